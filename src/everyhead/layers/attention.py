@@ -1,0 +1,262 @@
+"""Scaled dot-product attention and its heads.
+
+    Attention(Q, K, V) = softmax(s · Q Kᵀ + B) V                 s = 1/√d_k, B a bias (T5, ALiBi)
+    MultiHead(X, M)    = [head_1; …; head_h] W^O,  head_i = Attention(X W_i^Q, M W_i^K, M W_i^V)
+
+Vaswani et al. 2017 (1706.03762) equations 1 and section 3.2.2; grouped keys and values: Ainslie et
+al. 2023 (2305.13245). M = X in self-attention, the encoder's output in cross-attention. `attend` is
+the fast result, `weights` the matrix it stands for, `mix` what a matrix does to the values; the
+three are functions of the projected parts and the mask alone:
+
+    attend(parts, mask) == mix(weights(parts, mask), parts)
+
+A query that may see nothing gets zeros; what the key mask hides may hold anything, even NaN.
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from everyhead.layers import probe
+from everyhead.layers.cache import KeyValueCache
+from everyhead.layers.dropout import dropout
+from everyhead.layers.linear import Linear, linear, stacked
+from everyhead.layers.masks import Mask
+from everyhead.layers.packing import Packing
+
+# Below this many scores a head, plain products beat the fused kernel on a processor
+# (docs/decisions.md, "Short attention").
+SHORT = 128 * 128
+
+
+class Parts(NamedTuple):
+    """What attention is a function of: q (B, H, T, D), k and v (B, K, S, D), scale, bias."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    scale: float
+    bias: Tensor | None = None
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Mask | None = None,
+    *,
+    scale: float | None = None,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """softmax(s·QKᵀ + B) V for q (B, H, T, D), k and v (B, K, S, D) → (B, H, T, Dv).
+
+    K divides H (grouped keys and values). 1706.03762 equation 1; documents A59, B117.
+
+    Raises:
+        ValueError: the shapes do not fit.
+    """
+    if q.dim() != 4 or k.shape[:3] != v.shape[:3] or q.shape[1] % k.shape[1]:
+        raise ValueError(
+            "attention takes q (batch, heads, queries, width) and k, v (batch, kv heads, keys, "
+            f"width); got {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}"
+        )
+    return attend(Parts(q, k, v, q.shape[-1] ** -0.5 if scale is None else scale, bias), mask)
+
+
+def attend(parts: Parts, mask: Mask | None, dropout_p: float = 0.0) -> Tensor:
+    """The fast result (B, H, T, Dv); `dropout_p` drops weights, zero outside training."""
+    parts = filled(grouped(parts), mask)
+    q, k = parts.q, parts.k
+    if q.device.type == "cpu" and q.shape[-2] * k.shape[-2] <= SHORT:
+        return _attend_short(parts, mask, dropout_p)
+    if mask is not None and mask.only_causal and parts.bias is None and q.shape[2] == k.shape[2]:
+        return F.scaled_dot_product_attention(
+            q, k, parts.v, dropout_p=dropout_p, is_causal=True, scale=parts.scale
+        )
+    bias, alive = _score_bias(parts, mask)
+    out = F.scaled_dot_product_attention(
+        q, k, parts.v, attn_mask=bias, dropout_p=dropout_p, scale=parts.scale
+    )
+    return out if alive is None else out * alive
+
+
+def weights(
+    parts: Parts,
+    mask: Mask | None,
+    heads: list[int] | slice | None = None,
+    rows: slice | Tensor | None = None,
+) -> Tensor:
+    """The matrix itself: softmax rows (B, h, t, S) of the asked-for heads and rows, in plain code.
+
+    Rows sum to 1, or to 0 where nothing is visible. Half precision is computed in float32.
+    """
+    parts = filled(grouped(parts), mask)
+    heads = slice(None) if heads is None else heads
+    rows = slice(None) if rows is None else rows
+    wide = torch.promote_types(parts.q.dtype, torch.float32)
+    q, k = parts.q[:, heads][:, :, rows].to(wide), parts.k[:, heads].to(wide)
+    scores = q @ k.transpose(-2, -1) * parts.scale  # (B, h, t, S)
+    if parts.bias is not None:
+        bias = parts.bias.expand(-1, parts.q.shape[1], parts.q.shape[2], -1)
+        scores = scores + bias[:, heads][:, :, rows]
+    if mask is not None:
+        seen = mask.rows(parts.q.shape[2], parts.k.shape[2], q.device, rows)
+        seen = seen if seen.shape[1] == 1 else seen[:, heads]
+        scores = scores.masked_fill(~seen, float("-inf"))
+    peak = scores.amax(-1, keepdim=True).clamp_min(torch.finfo(wide).min)
+    powers = (scores - peak).exp()  # (B, h, t, S)
+    return powers / powers.sum(-1, keepdim=True).clamp_min(torch.finfo(wide).tiny)
+
+
+def mix(weights: Tensor, parts: Parts, mask: Mask | None = None) -> Tensor:
+    """What the matrix does to the values: (B, H, t, S) → (B, H, t, Dv)."""
+    v = filled(grouped(parts), mask).v
+    return (weights.to(torch.promote_types(v.dtype, weights.dtype)) @ v.to(weights.dtype)).to(
+        v.dtype
+    )
+
+
+def grouped(parts: Parts) -> Parts:
+    """Each kv head serves H / K query heads: (B, K, S, D) → (B, H, S, D)."""
+    repeats = parts.q.shape[1] // parts.k.shape[1]
+    if repeats == 1:
+        return parts
+    return parts._replace(
+        k=parts.k.repeat_interleave(repeats, 1), v=parts.v.repeat_interleave(repeats, 1)
+    )
+
+
+def filled(parts: Parts, mask: Mask | None) -> Parts:
+    """k and v with zeros under the key mask: a weight of 0 times NaN would still be NaN."""
+    real = None if mask is None else mask.unfilled
+    if real is None:
+        return parts
+    hidden = ~real[:, None, :, None]  # (B, 1, S, 1)
+    return parts._replace(k=parts.k.masked_fill(hidden, 0), v=parts.v.masked_fill(hidden, 0))
+
+
+def _attend_short(parts: Parts, mask: Mask | None, dropout_p: float) -> Tensor:
+    """Three plain products: the n×n scores of a short sequence fit the cache."""
+    q, k, v = parts.q, parts.k, parts.v
+    batch, n_heads, n_queries, width = q.shape
+    flat = (batch * n_heads, -1, width)
+    scores = torch.bmm(q.reshape(flat) * parts.scale, k.reshape(flat).transpose(1, 2))
+    scores = scores.view(batch, n_heads, n_queries, -1)  # (B, H, T, S)
+    bias, alive = _score_bias(parts, mask)
+    if bias is not None:
+        scores = scores + bias if scores.dtype != bias.dtype else scores.add_(bias)
+    shares = dropout(torch.softmax(scores, -1), dropout_p)
+    out = torch.bmm(shares.flatten(0, 1).to(v.dtype), v.reshape(batch * n_heads, -1, v.shape[-1]))
+    out = out.view(batch, n_heads, n_queries, -1)  # (B, H, T, Dv)
+    return out if alive is None else out * alive
+
+
+def _score_bias(parts: Parts, mask: Mask | None) -> tuple[Tensor | None, Tensor | None]:
+    """Bias and mask as one additive term, and which rows see anything (None: all do)."""
+    if mask is None or not mask.rules:
+        return parts.bias, None
+    seen = mask.rows(parts.q.shape[2], parts.k.shape[2], parts.q.device)
+    lowest = torch.finfo(parts.q.dtype).min
+    hidden = torch.zeros(seen.shape, dtype=parts.q.dtype, device=seen.device)
+    hidden = hidden.masked_fill_(~seen, lowest)  # (B|1, H|1, T|1, S)
+    alive = None if mask.only_causal else seen.any(-1, keepdim=True).to(parts.q.dtype)
+    if parts.bias is not None:
+        hidden = torch.where(seen, parts.bias, hidden)
+    return hidden, alive
+
+
+class MultiHeadAttention(nn.Module):
+    """h attentions side by side: project → attend → join. 1706.03762 section 3.2.2; B200-227."""
+
+    def __init__(
+        self,
+        d_model: int,
+        n_heads: int,
+        *,
+        n_kv_heads: int | None = None,
+        d_head: int | None = None,
+        scale: float | None = None,
+        bias: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if d_head is None and d_model % n_heads:
+            raise ValueError(
+                f"d_model {d_model} does not divide into {n_heads} heads: choose n_heads that "
+                "divides it, or give d_head"
+            )
+        self.n_heads, self.n_kv_heads = n_heads, n_kv_heads or n_heads
+        self.d_head = d_head or d_model // n_heads
+        self.scale = self.d_head**-0.5 if scale is None else scale
+        self.dropout = dropout
+        self.q_proj = Linear(d_model, self.n_heads * self.d_head, bias=bias)
+        self.k_proj = Linear(d_model, self.n_kv_heads * self.d_head, bias=bias)
+        self.v_proj = Linear(d_model, self.n_kv_heads * self.d_head, bias=bias)
+        self.o_proj = Linear(self.n_heads * self.d_head, d_model, bias=bias)
+
+    def forward(
+        self,
+        x: Tensor,
+        mask: Mask | None = None,
+        memory: Tensor | None = None,
+        *,
+        packing: Packing | None = None,
+        memory_packing: Packing | None = None,
+        cache: KeyValueCache | None = None,
+    ) -> Tensor:
+        """x (B, T, C), or (N, C) packed rows; memory likewise → the shape of x."""
+        if cache is not None and cache.fixed and cache.length:
+            parts = self._project_queries(x, cache, packing)
+        else:
+            parts = self.project(x, memory, packing, memory_packing)
+            if cache is not None:
+                parts = parts._replace(**cache.append(parts.k, parts.v))
+        if probe.active():
+            parts = probe.attention(self, parts, mask)
+        out = attend(parts, mask, self.dropout if self.training else 0.0)  # (B, H, T, D)
+        return self.o_proj(self._join(out, x, packing))
+
+    def project(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        packing: Packing | None = None,
+        memory_packing: Packing | None = None,
+    ) -> Parts:
+        """W^Q on x, W^K and W^V on the memory (x itself in self-attention)."""
+        if memory is None:
+            joined = linear(x, *stacked((self.q_proj, self.k_proj, self.v_proj)))  # (…, (H+2K)·D)
+            sizes = (self.n_heads, self.n_kv_heads, self.n_kv_heads)
+            q, k, v = self._split(joined, packing, sizes)
+        else:
+            (q,) = self._split(self.q_proj(x), packing, (self.n_heads,))
+            joined = linear(memory, *stacked((self.k_proj, self.v_proj)))  # (…, 2K·D)
+            k, v = self._split(joined, memory_packing, (self.n_kv_heads, self.n_kv_heads))
+        return Parts(q, k, v, self.scale)
+
+    def _project_queries(
+        self, x: Tensor, cache: KeyValueCache, packing: Packing | None
+    ) -> Parts:
+        """Queries against a memory projected before; its batch may be shared by several beams."""
+        (q,) = self._split(self.q_proj(x), packing, (self.n_heads,))
+        k, v = cache.read()
+        if q.shape[0] != k.shape[0]:
+            beams = q.shape[0] // k.shape[0]
+            q = q.unflatten(0, (-1, beams)).transpose(1, 2).flatten(2, 3)  # (n, H, beams·T, D)
+        return Parts(q, k, v, self.scale)
+
+    def _split(self, x: Tensor, packing: Packing | None, heads: tuple[int, ...]) -> list[Tensor]:
+        """(B, T, heads·D) or packed (N, heads·D) → one (B, h, T, D) for each of `heads`."""
+        if packing is not None:
+            return packing.spread(x, heads, self.d_head)
+        rows = x.unflatten(-1, (sum(heads), self.d_head))  # (B, T, heads, D)
+        return list(rows.transpose(-3, -2).split(heads, dim=-3))
+
+    def _join(self, out: Tensor, x: Tensor, packing: Packing | None) -> Tensor:
+        """Heads side by side again: (B, H, T, D) → (B, T, H·D), or packed (N, H·D)."""
+        if packing is not None:
+            return packing.join(out)
+        out = out.transpose(1, 2)  # (B, T, H, D), or (n, beams·T, H, D)
+        return out.reshape(*x.shape[:-1], -1)

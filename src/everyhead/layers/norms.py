@@ -1,0 +1,24 @@
+"""Layer normalisation over each token's features.
+
+    LayerNorm(x) = γ · (x − mean) / √(var + ε) + β          var biased, over the last axis
+
+Ba, Kiros & Hinton 2016 (1607.06450) equation 4. The documents divide by (std + ε); the published
+formula has ε under the root (B505).
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class LayerNorm(nn.Module):
+    """γ and β of one width, starting at 1 and 0."""
+
+    def __init__(self, d_model: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(d_model))
+        self.bias = nn.Parameter(torch.zeros(d_model))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)

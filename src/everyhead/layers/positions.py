@@ -1,0 +1,64 @@
+"""Positions: attention alone cannot tell order, so each place adds a vector of its own.
+
+    PE(pos, 2i) = sin(pos / 10000^(2i/d))    PE(pos, 2i+1) = cos(the same)
+
+Vaswani et al. 2017 (1706.03762) section 3.5; B345. Two layouts hold the same numbers: "interleaved"
+as in the paper, "halves" (all sines, then all cosines) as in the published translation models.
+Learned positions end where their table ends (B391).
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+LAYOUTS = ("interleaved", "halves")
+
+
+def sinusoid(n: int, d_model: int, *, layout: str = "interleaved") -> Tensor:
+    """The table for positions 0 … n − 1, float32 (n, d_model), computed in float64.
+
+    An odd d_model has one sine more than cosines.
+
+    Raises:
+        ValueError: an unknown layout.
+    """
+    if layout not in LAYOUTS:
+        raise ValueError(f"no layout {layout!r} of the sinusoid; there are {', '.join(LAYOUTS)}")
+    position = torch.arange(n, dtype=torch.float64)[:, None]
+    channel = torch.arange(0, d_model, 2, dtype=torch.float64)
+    angle = position * torch.exp(-math.log(10000.0) * channel / d_model)  # (n, ⌈d/2⌉)
+    sine, cosine = angle.sin(), angle.cos()[:, : d_model // 2]
+    if layout == "halves":
+        return torch.cat([sine, cosine], 1).float()
+    table = torch.empty(n, d_model, dtype=torch.float64)
+    table[:, 0::2], table[:, 1::2] = sine, cosine
+    return table.float()
+
+
+class SinusoidalPositions(nn.Module):
+    """The fixed table, up to max_len; not saved, since it can be computed."""
+
+    def __init__(self, max_len: int, d_model: int, *, layout: str = "interleaved") -> None:
+        super().__init__()
+        self.max_len = max_len
+        self.table: Tensor
+        self.register_buffer("table", sinusoid(max_len, d_model, layout=layout), persistent=False)
+
+    def forward(self, positions: Tensor) -> Tensor:
+        """positions int64 (…) → (…, C)."""
+        return self.table[positions]
+
+
+class LearnedPositions(nn.Module):
+    """One trained vector for each position; there is none beyond max_len."""
+
+    def __init__(self, max_len: int, d_model: int) -> None:
+        super().__init__()
+        self.max_len = max_len
+        self.weight = nn.Parameter(torch.empty(max_len, d_model))
+        nn.init.normal_(self.weight, std=0.02)
+
+    def forward(self, positions: Tensor) -> Tensor:
+        """positions int64 (…) → (…, C)."""
+        return nn.functional.embedding(positions, self.weight)

@@ -1,0 +1,255 @@
+"""The Transformer of "Attention Is All You Need" (Vaswani et al. 2017, 1706.03762), figure 1.
+
+    memory = encoder(√d·E_s[source] + PE)
+    hidden = decoder(√d·E_t[target] + PE, memory)       logits = hidden E_tᵀ
+
+Post-norm as in the paper, pre-norm by choice; one joint vocabulary with one tied table, or two.
+The sinusoid's layout is "halves", as in the published translation models (docs/decisions.md).
+"""
+
+from typing import Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, model_validator
+from torch import Tensor, nn
+
+from everyhead.layers import masks
+from everyhead.layers.attention import MultiHeadAttention
+from everyhead.layers.blocks import Block, Memory, Stack
+from everyhead.layers.cache import DecoderCache
+from everyhead.layers.dropout import Dropout
+from everyhead.layers.embeddings import TokenEmbedding
+from everyhead.layers.feed_forward import FeedForward
+from everyhead.layers.heads import VocabularyHead
+from everyhead.layers.masks import Mask
+from everyhead.layers.norms import LayerNorm
+from everyhead.layers.packing import Packing
+from everyhead.layers.positions import LearnedPositions, SinusoidalPositions
+from everyhead.layers.residual import PostNorm, PreNorm
+
+
+class TransformerConfig(BaseModel):
+    """The numbers of the paper's table 3 and the choices in which published models differ."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    vocab_size: int  # of the target, or of both sides when joint
+    source_vocab_size: int | None = None  # None: one joint vocabulary
+    d_model: int = 512
+    n_heads: int = 8
+    n_encoder_layers: int = 6
+    n_decoder_layers: int = 6
+    d_ff: int = 2048
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    activation: Literal["relu", "gelu", "gelu_tanh", "silu"] = "relu"
+    norm: Literal["post", "pre"] = "post"
+    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
+    max_len: int = 512
+    pad_id: int = -1  # −1: the last id
+    source_pad_id: int = -1
+    eos_id: int = 0
+    tie_output: bool = True
+
+    @model_validator(mode="after")
+    def _resolve(self) -> "TransformerConfig":
+        source = self.vocab_size if self.source_vocab_size is None else self.source_vocab_size
+        for name, size in (("pad_id", self.vocab_size), ("source_pad_id", source)):
+            if getattr(self, name) < 0:
+                object.__setattr__(self, name, size + getattr(self, name))
+            if not 0 <= getattr(self, name) < size:
+                raise ValueError(f"{name} {getattr(self, name)} lies outside 0 … {size - 1}")
+        return self
+
+
+# fmt: off
+PRESETS: dict[str, dict[str, int | float]] = {
+    "tiny":  {"d_model": 64,   "n_heads": 4,  "n_encoder_layers": 2, "n_decoder_layers": 2, "d_ff": 256,  "dropout": 0.1},
+    "small": {"d_model": 256,  "n_heads": 4,  "n_encoder_layers": 3, "n_decoder_layers": 3, "d_ff": 1024, "dropout": 0.1},
+    "base":  {"d_model": 512,  "n_heads": 8,  "n_encoder_layers": 6, "n_decoder_layers": 6, "d_ff": 2048, "dropout": 0.1},
+    "big":   {"d_model": 1024, "n_heads": 16, "n_encoder_layers": 6, "n_decoder_layers": 6, "d_ff": 4096, "dropout": 0.3},
+}
+# fmt: on
+
+
+class Transformer(nn.Module):
+    """Encoder and decoder: `encode`, `decode`, `hidden`, `head`, and forward = head of hidden."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        c = self.config = config
+
+        def attention() -> MultiHeadAttention:
+            return MultiHeadAttention(c.d_model, c.n_heads, dropout=c.attention_dropout)
+
+        def feed_forward() -> FeedForward:
+            return FeedForward(c.d_model, c.d_ff, f=c.activation)
+
+        def residual() -> PostNorm | PreNorm:
+            return PostNorm(c.dropout) if c.norm == "post" else PreNorm(c.dropout)
+
+        def norm() -> LayerNorm:
+            return LayerNorm(c.d_model)
+
+        def block(cross: MultiHeadAttention | None = None) -> Block:
+            return Block(
+                attention(), feed_forward(), residual=residual(), norm=norm, cross_attn=cross
+            )
+
+        def last() -> LayerNorm | None:
+            return norm() if c.norm == "pre" else None
+
+        self.target_embed = TokenEmbedding(c.vocab_size, c.d_model, pad_id=c.pad_id)
+        self.source_embed = self.target_embed
+        if c.source_vocab_size is not None:
+            self.source_embed = TokenEmbedding(
+                c.source_vocab_size, c.d_model, pad_id=c.source_pad_id
+            )
+        self.source_positions = self._make_positions()
+        self.target_positions = (
+            self.source_positions if c.positions == "sinusoidal" else self._make_positions()
+        )
+        self.embed_dropout = Dropout(c.dropout)
+        self.encoder = Stack([block() for _ in range(c.n_encoder_layers)], last())
+        self.decoder = Stack([block(attention()) for _ in range(c.n_decoder_layers)], last())
+        tied = self.target_embed.weight if c.tie_output else None
+        self.output_head = VocabularyHead(c.vocab_size, c.d_model, tied=tied, pad_id=c.pad_id)
+
+    def _make_positions(self) -> SinusoidalPositions | LearnedPositions:
+        c = self.config
+        if c.positions == "learned":
+            return LearnedPositions(c.max_len, c.d_model)
+        return SinusoidalPositions(c.max_len, c.d_model, layout="halves")
+
+    def encode(self, source: Tensor, source_mask: Tensor | None = None) -> Memory:
+        """source int64 (B, S), mask bool (B, S) True = token → what the decoder reads.
+
+        Raises:
+            ValueError: S is beyond the model's longest length.
+        """
+        packing = _packing(source_mask)
+        x = self._embed(self.source_embed, self.source_positions, source, source_mask, packing)
+        mask = None if source_mask is None else masks.keys(source_mask, zeroed=True)
+        return Memory(self.encoder(x, mask, packing=packing), mask, packing)
+
+    def decode(
+        self,
+        target: Tensor,
+        memory: Memory,
+        *,
+        target_mask: Tensor | None = None,
+        cache: DecoderCache | None = None,
+    ) -> Tensor:
+        """target int64 (B, T) → hidden states (B, T, C), zeros at padding.
+
+        With a cache, target holds the new positions only and must have no padding.
+
+        Raises:
+            ValueError: T is beyond the model's longest length, or a cache meets padding.
+        """
+        if cache is not None and target_mask is not None and not bool(target_mask.all()):
+            raise ValueError("decoding with a cache takes no padding: leave target_mask out")
+        packing = None if cache is not None else _packing(target_mask)
+        hidden = self._decode(target, memory, target_mask, packing, cache)
+        return hidden if packing is None else packing.unpack(hidden)
+
+    def _decode(
+        self,
+        target: Tensor,
+        memory: Memory,
+        target_mask: Tensor | None,
+        packing: Packing | None,
+        cache: DecoderCache | None = None,
+    ) -> Tensor:
+        start = 0 if cache is None else cache.length
+        x = self._embed(
+            self.target_embed, self.target_positions, target, target_mask, packing, start
+        )
+        mask = masks.causal()
+        if target_mask is not None and not _only_right(target_mask, packing):
+            mask = mask & masks.keys(target_mask, zeroed=True)
+        return self.decoder(x, mask, memory, packing=packing, cache=cache)
+
+    def hidden(
+        self,
+        source: Tensor,
+        target: Tensor,
+        source_mask: Tensor | None = None,
+        target_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Everything before the head: (B, T, C), zeros at padding."""
+        return self.decode(target, self.encode(source, source_mask), target_mask=target_mask)
+
+    def real_hidden(
+        self,
+        source: Tensor,
+        target: Tensor,
+        source_mask: Tensor | None = None,
+        target_mask: Tensor | None = None,
+    ) -> Tensor:
+        """`hidden` at the real target tokens alone, row by row: (N, C), what a loss needs."""
+        memory = self.encode(source, source_mask)
+        packing = _packing(target_mask)
+        hidden = self._decode(target, memory, target_mask, packing)
+        if packing is not None:
+            return hidden
+        return hidden.flatten(0, 1) if target_mask is None else hidden[target_mask]
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """(…, C) → logits (…, V); −∞ at padding."""
+        return self.output_head(hidden)
+
+    def forward(
+        self,
+        source: Tensor,
+        target: Tensor,
+        source_mask: Tensor | None = None,
+        target_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Logits (B, T, V) of the piece after each target position (teacher forcing)."""
+        return self.head(self.hidden(source, target, source_mask, target_mask))
+
+    def cache(self, memory: Memory, max_len: int) -> DecoderCache:
+        """An empty cache for at most max_len target positions."""
+        real = None if memory.mask is None else memory.mask.key_mask
+        return DecoderCache(self.config.n_decoder_layers, max_len, real)
+
+    def _embed(
+        self,
+        table: TokenEmbedding,
+        places: nn.Module,
+        ids: Tensor,
+        real: Tensor | None,
+        packing: Packing | None,
+        start: int = 0,
+    ) -> Tensor:
+        """√d·E[ids] + PE → (B, T, C), or (N, C) packed; hidden rows are zero."""
+        if start + ids.shape[1] > self.config.max_len:
+            raise ValueError(
+                f"{start + ids.shape[1]} tokens are more than the model's max_len "
+                f"{self.config.max_len}: cut the text or split it"
+            )
+        if packing is not None:
+            x = table(ids.flatten()[packing.index]) + places(packing.positions)
+            return self.embed_dropout(x)  # (N, C)
+        if real is None:
+            positions = torch.arange(start, start + ids.shape[1], device=ids.device)[None]
+        else:
+            positions = (real.long().cumsum(1) - 1).clamp_min(0)  # (B, T)
+        x = self.embed_dropout(table(ids) + places(positions))
+        return x if real is None else x.masked_fill(~real[..., None], 0)
+
+
+def _packing(real: Tensor | None) -> Packing | None:
+    """Packed rows where there is padding to leave out; a traced graph keeps the rectangle."""
+    if real is None or torch.compiler.is_compiling():
+        return None
+    n_real = int(real.sum())
+    return Packing(real) if 0 < n_real < real.numel() else None
+
+
+def _only_right(real: Tensor, packing: Packing | None) -> bool:
+    """Is all padding on the right, where the causal rule hides it from every real query?"""
+    if torch.compiler.is_compiling():
+        return False
+    return packing is None or bool((packing.positions == packing.index % packing.length).all())
