@@ -1,0 +1,1 @@
+"""Files, built-in corpora, tokenizers and batches. Floor 1: imports nothing of layers or models."""
