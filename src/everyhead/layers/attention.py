@@ -23,7 +23,7 @@ from everyhead.layers import probe
 from everyhead.layers.cache import KeyValueCache
 from everyhead.layers.dropout import dropout
 from everyhead.layers.linear import Linear, linear, stacked
-from everyhead.layers.masks import Mask
+from everyhead.layers.masks import Mask, fits
 from everyhead.layers.packing import Packing
 
 # Below this many scores a head, plain products beat the fused kernel on a processor
@@ -57,7 +57,8 @@ def attention(
     Raises:
         ValueError: the shapes do not fit.
     """
-    if q.dim() != 4 or k.shape[:3] != v.shape[:3] or q.shape[1] % k.shape[1]:
+    fits = q.dim() == k.dim() == 4 and k.shape[:3] == v.shape[:3]
+    if not fits or q.shape[::3] != k.shape[::3] or q.shape[1] % k.shape[1]:
         raise ValueError(
             "attention takes q (batch, heads, queries, width) and k, v (batch, kv heads, keys, "
             f"width); got {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}"
@@ -76,6 +77,7 @@ def attend(parts: Parts, mask: Mask | None, dropout_p: float = 0.0) -> Tensor:
             q, k, parts.v, dropout_p=dropout_p, is_causal=True, scale=parts.scale
         )
     bias, alive = _score_bias(parts, mask)
+    bias = None if bias is None else bias.to(q.dtype)
     out = F.scaled_dot_product_attention(
         q, k, parts.v, attn_mask=bias, dropout_p=dropout_p, scale=parts.scale
     )
@@ -128,11 +130,30 @@ def grouped(parts: Parts) -> Parts:
     )
 
 
+def folded(parts: Parts) -> Parts:
+    """Beams of a sentence ask its one memory together: q (n·beams, H, T, D) → (n, H, beams·T, D).
+
+    Raises:
+        ValueError: the queries' batch is no multiple of the keys'.
+    """
+    q, (batch, memories) = parts.q, (parts.q.shape[0], parts.k.shape[0])
+    if batch == memories:
+        return parts
+    if memories == 0 or batch % memories:
+        raise ValueError(
+            f"{batch} rows cannot share a memory of {memories} sentences: give each sentence the "
+            "same number of rows, next to one another"
+        )
+    beams = (memories, batch // memories)
+    return parts._replace(q=q.unflatten(0, beams).transpose(1, 2).flatten(2, 3))
+
+
 def filled(parts: Parts, mask: Mask | None) -> Parts:
     """k and v with zeros under the key mask: a weight of 0 times NaN would still be NaN."""
     real = None if mask is None else mask.unfilled
     if real is None:
         return parts
+    fits("key mask", tuple(real.shape[1:]), (parts.k.shape[2],))
     hidden = ~real[:, None, :, None]  # (B, 1, S, 1)
     return parts._replace(k=parts.k.masked_fill(hidden, 0), v=parts.v.masked_fill(hidden, 0))
 
@@ -140,16 +161,14 @@ def filled(parts: Parts, mask: Mask | None) -> Parts:
 def _attend_short(parts: Parts, mask: Mask | None, dropout_p: float) -> Tensor:
     """Three plain products: the n×n scores of a short sequence fit the cache."""
     q, k, v = parts.q, parts.k, parts.v
-    batch, n_heads, n_queries, width = q.shape
-    flat = (batch * n_heads, -1, width)
-    scores = torch.bmm(q.reshape(flat) * parts.scale, k.reshape(flat).transpose(1, 2))
-    scores = scores.view(batch, n_heads, n_queries, -1)  # (B, H, T, S)
+    scores = torch.bmm(q.flatten(0, 1) * parts.scale, k.flatten(0, 1).transpose(1, 2))
+    scores = scores.unflatten(0, q.shape[:2])  # (B, H, T, S)
     bias, alive = _score_bias(parts, mask)
     if bias is not None:
         scores = scores + bias if scores.dtype != bias.dtype else scores.add_(bias)
     shares = dropout(torch.softmax(scores, -1), dropout_p)
-    out = torch.bmm(shares.flatten(0, 1).to(v.dtype), v.reshape(batch * n_heads, -1, v.shape[-1]))
-    out = out.view(batch, n_heads, n_queries, -1)  # (B, H, T, Dv)
+    out = torch.bmm(shares.flatten(0, 1).to(v.dtype), v.flatten(0, 1))
+    out = out.unflatten(0, q.shape[:2])  # (B, H, T, Dv)
     return out if alive is None else out * alive
 
 
@@ -158,13 +177,15 @@ def _score_bias(parts: Parts, mask: Mask | None) -> tuple[Tensor | None, Tensor 
     if mask is None or not mask.rules:
         return parts.bias, None
     seen = mask.rows(parts.q.shape[2], parts.k.shape[2], parts.q.device)
-    lowest = torch.finfo(parts.q.dtype).min
+    alive = None
+    if not mask.only_causal or parts.q.shape[2] > parts.k.shape[2]:
+        alive = seen.any(-1, keepdim=True)
+        seen = seen | ~alive  # a softmax over nothing is NaN: over all, then times 0
     hidden = torch.zeros(seen.shape, dtype=parts.q.dtype, device=seen.device)
-    hidden = hidden.masked_fill_(~seen, lowest)  # (B|1, H|1, T|1, S)
-    alive = None if mask.only_causal else seen.any(-1, keepdim=True).to(parts.q.dtype)
+    hidden = hidden.masked_fill_(~seen, float("-inf"))  # (B|1, H|1, T|1, S)
     if parts.bias is not None:
         hidden = torch.where(seen, parts.bias, hidden)
-    return hidden, alive
+    return hidden, None if alive is None else alive.to(parts.q.dtype)
 
 
 class MultiHeadAttention(nn.Module):
@@ -188,6 +209,11 @@ class MultiHeadAttention(nn.Module):
                 "divides it, or give d_head"
             )
         self.n_heads, self.n_kv_heads = n_heads, n_kv_heads or n_heads
+        if n_heads % self.n_kv_heads:
+            raise ValueError(
+                f"{n_kv_heads} kv heads cannot serve {n_heads} heads evenly: choose n_kv_heads "
+                "that divides n_heads"
+            )
         self.d_head = d_head or d_model // n_heads
         self.scale = self.d_head**-0.5 if scale is None else scale
         self.dropout = dropout
@@ -208,11 +234,14 @@ class MultiHeadAttention(nn.Module):
     ) -> Tensor:
         """x (B, T, C), or (N, C) packed rows; memory likewise → the shape of x."""
         if cache is not None and cache.fixed and cache.length:
-            parts = self._project_queries(x, cache, packing)
+            (q,) = self._split(self.q_proj(x), packing, (self.n_heads,))
+            parts = Parts(q, *cache.read(), self.scale)
         else:
             parts = self.project(x, memory, packing, memory_packing)
             if cache is not None:
-                parts = parts._replace(**cache.append(parts.k, parts.v))
+                k, v = cache.append(parts.k, parts.v)
+                parts = parts._replace(k=k, v=v)
+        parts = folded(parts)
         if probe.active():
             parts = probe.attention(self, parts, mask)
         out = attend(parts, mask, self.dropout if self.training else 0.0)  # (B, H, T, D)
@@ -236,17 +265,6 @@ class MultiHeadAttention(nn.Module):
             k, v = self._split(joined, memory_packing, (self.n_kv_heads, self.n_kv_heads))
         return Parts(q, k, v, self.scale)
 
-    def _project_queries(
-        self, x: Tensor, cache: KeyValueCache, packing: Packing | None
-    ) -> Parts:
-        """Queries against a memory projected before; its batch may be shared by several beams."""
-        (q,) = self._split(self.q_proj(x), packing, (self.n_heads,))
-        k, v = cache.read()
-        if q.shape[0] != k.shape[0]:
-            beams = q.shape[0] // k.shape[0]
-            q = q.unflatten(0, (-1, beams)).transpose(1, 2).flatten(2, 3)  # (n, H, beams·T, D)
-        return Parts(q, k, v, self.scale)
-
     def _split(self, x: Tensor, packing: Packing | None, heads: tuple[int, ...]) -> list[Tensor]:
         """(B, T, heads·D) or packed (N, heads·D) → one (B, h, T, D) for each of `heads`."""
         if packing is not None:
@@ -257,6 +275,8 @@ class MultiHeadAttention(nn.Module):
     def _join(self, out: Tensor, x: Tensor, packing: Packing | None) -> Tensor:
         """Heads side by side again: (B, H, T, D) → (B, T, H·D), or packed (N, H·D)."""
         if packing is not None:
+            if out.shape[0] != packing.batch:  # folded
+                out = out.unflatten(2, (-1, packing.length)).transpose(1, 2).flatten(0, 1)
             return packing.join(out)
         out = out.transpose(1, 2)  # (B, T, H, D), or (n, beams·T, H, D)
         return out.reshape(*x.shape[:-1], -1)

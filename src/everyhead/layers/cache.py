@@ -4,7 +4,6 @@ One protocol serves keys and values here and the other states elsewhere: `length
 `append`, `reorder(index)`, `crop(n)`. Memory is taken once, at the longest length asked for.
 """
 
-import torch
 from torch import Tensor
 
 
@@ -17,15 +16,15 @@ class KeyValueCache:
         self._k: Tensor | None = None
         self._v: Tensor | None = None
 
-    def append(self, k: Tensor, v: Tensor) -> dict[str, Tensor]:
-        """Add (B, K, T, D) at the end; everything so far comes back as k and v.
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Add (B, K, T, D) at the end; all keys and all values so far come back.
 
         Raises:
             ValueError: the new keys do not fit into the capacity.
         """
         if self.fixed:
             self._k, self._v, self.length = k, v, k.shape[2]
-            return {"k": k, "v": v}
+            return k, v
         end = self.length + k.shape[2]
         if end > self.capacity:
             raise ValueError(
@@ -37,7 +36,7 @@ class KeyValueCache:
         self._k[:, :, self.length : end] = k
         self._v[:, :, self.length : end] = v
         self.length = end
-        return dict(zip(("k", "v"), self.read(), strict=True))
+        return self.read()
 
     def read(self) -> tuple[Tensor, Tensor]:
         """All keys and values so far.

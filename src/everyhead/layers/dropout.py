@@ -14,7 +14,7 @@ _LEVELS = 1 << 16
 
 def kept(x: Tensor, p: float) -> Tensor:
     """The mask m / (1 − p) for x on a processor: 0 or the scale, in x's type and shape."""
-    threshold = round(p * _LEVELS)
+    threshold = min(round(p * _LEVELS), _LEVELS - 1)
     words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64)
     words.random_(torch.iinfo(torch.int64).min, None)
     bits = words.view(torch.int16)[: x.numel()].view(x.shape)

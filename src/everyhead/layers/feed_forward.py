@@ -1,7 +1,9 @@
 """The position-wise feed-forward network.
 
-    FFN(x)   = f(x W₁ + b₁) W₂ + b₂                   f = ReLU (1706.03762 equation 2; B450), GELU, SiLU
-    GLU(x)   = (f(x W_gate) ∘ x W_up) W_down          Shazeer 2020 (2002.05202): SwiGLU, GEGLU
+    FFN(x) = f(x W₁ + b₁) W₂ + b₂                f = ReLU (1706.03762 equation 2; B450), GELU, SiLU
+    GLU(x) = (f(x W_gate) ∘ x W_up) W_down       Shazeer 2020 (2002.05202): SwiGLU, GEGLU
+
+It reads one token at a time; only attention carries anything from place to place.
 """
 
 from collections.abc import Callable

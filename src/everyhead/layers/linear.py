@@ -40,5 +40,5 @@ class Linear(nn.Module):
 def stacked(maps: Sequence[Linear]) -> tuple[Tensor, Tensor | None]:
     """Several maps of one x as one product: their weights and biases under one another."""
     weight = torch.cat([m.weight for m in maps])
-    biases = [m.bias for m in maps if m.bias is not None]
+    biases: list[Tensor] = [m.bias for m in maps if m.bias is not None]
     return weight, torch.cat(biases) if biases else None

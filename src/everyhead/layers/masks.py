@@ -41,6 +41,7 @@ class Keys(NamedTuple):
     zeroed: bool = False
 
     def visible(self, i: Tensor, j: Tensor, offset: int) -> Tensor:
+        fits("key mask", tuple(self.real.shape[1:]), (j.shape[1],))
         return self.real[:, None, None, :]  # (B, 1, 1, S)
 
 
@@ -60,8 +61,10 @@ class Globals(NamedTuple):
     """The query or the key is a global token; one row of marks serves both (self-attention)."""
 
     marked: Tensor  # (B, S)
+    offset: int | None = None
 
     def visible(self, i: Tensor, j: Tensor, offset: int) -> Tensor:
+        offset = offset if self.offset is None else self.offset
         queries = self.marked[:, None, (i[:, 0] + offset)][..., None]  # (B, 1, t, 1)
         return queries | self.marked[:, None, None, :]  # (B, 1, t, S)
 
@@ -82,6 +85,7 @@ class Dense(NamedTuple):
     matrix: Tensor
 
     def visible(self, i: Tensor, j: Tensor, offset: int) -> Tensor:
+        fits("dense mask", tuple(self.matrix.shape[-2:]), (j.shape[1] - offset, j.shape[1]))
         return self.matrix[..., i[:, 0], :]  # (…, t, S)
 
 
@@ -95,6 +99,16 @@ class AnyOf(NamedTuple):
         for rule in self.rules[1:]:
             seen = seen | rule.visible(i, j, offset)
         return seen
+
+
+def fits(name: str, got: tuple[int, ...], wanted: tuple[int, ...]) -> None:
+    """Broadcasting would hide a mask laid along the wrong axis.
+
+    Raises:
+        ValueError: got is not wanted.
+    """
+    if got != wanted:
+        raise ValueError(f"the {name} is made for {got} and the attention has {wanted}")
 
 
 class Mask(NamedTuple):
@@ -170,9 +184,9 @@ def window(left: int, right: int, offset: int | None = None) -> Mask:
     return Mask((Window(left, right, offset),))
 
 
-def global_tokens(marked: Tensor) -> Mask:
+def global_tokens(marked: Tensor, offset: int | None = None) -> Mask:
     """Marked tokens (bool (B, S)) see all and are seen by all; join with `window(…) | …`."""
-    return Mask((Globals(marked),))
+    return Mask((Globals(marked, offset),))
 
 
 def documents(queries: Tensor, keys: Tensor | None = None) -> Mask:

@@ -8,6 +8,8 @@ needs the rectangle. There a padded place repeats the first row of its own sente
 from every query by the key mask, and its own output is dropped by `join`.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -16,12 +18,12 @@ class _Repeat(torch.autograd.Function):
     """rows[index], where repeated rows get no gradient but at their own place `home`."""
 
     @staticmethod
-    def forward(ctx, rows: Tensor, index: Tensor, home: Tensor) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, index: Tensor, home: Tensor) -> Tensor:
         ctx.save_for_backward(home)
         return rows.index_select(0, index)
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (home,) = ctx.saved_tensors
         return grad.index_select(0, home), None, None
 
@@ -30,13 +32,13 @@ class _Select(torch.autograd.Function):
     """rows[index] for distinct indices: the gradient is copied, not added up."""
 
     @staticmethod
-    def forward(ctx, rows: Tensor, index: Tensor) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, index: Tensor) -> Tensor:
         ctx.save_for_backward(index)
         ctx.n_rows = rows.shape[0]
         return rows.index_select(0, index)
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (index,) = ctx.saved_tensors
         whole = grad.new_zeros((ctx.n_rows, *grad.shape[1:]))
         return whole.index_copy_(0, index, grad), None

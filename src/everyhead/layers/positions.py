@@ -8,6 +8,7 @@ Learned positions end where their table ends (B391).
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -15,10 +16,13 @@ from torch import Tensor, nn
 LAYOUTS = ("interleaved", "halves")
 
 
-def sinusoid(n: int, d_model: int, *, layout: str = "interleaved") -> Tensor:
-    """The table for positions 0 … n − 1, float32 (n, d_model), computed in float64.
+def sinusoid(
+    n: int, d_model: int, *, layout: str = "interleaved", dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """The table for positions 0 … n − 1, (n, d_model), computed in float64.
 
-    An odd d_model has one sine more than cosines.
+    In a narrow type large positions would fall together. An odd d_model has one sine more than
+    cosines.
 
     Raises:
         ValueError: an unknown layout.
@@ -30,20 +34,33 @@ def sinusoid(n: int, d_model: int, *, layout: str = "interleaved") -> Tensor:
     angle = position * torch.exp(-math.log(10000.0) * channel / d_model)  # (n, ⌈d/2⌉)
     sine, cosine = angle.sin(), angle.cos()[:, : d_model // 2]
     if layout == "halves":
-        return torch.cat([sine, cosine], 1).float()
+        return torch.cat([sine, cosine], 1).to(dtype)
     table = torch.empty(n, d_model, dtype=torch.float64)
     table[:, 0::2], table[:, 1::2] = sine, cosine
-    return table.float()
+    return table.to(dtype)
 
 
 class SinusoidalPositions(nn.Module):
-    """The fixed table, up to max_len; not saved, since it can be computed."""
+    """The fixed table, up to max_len; not saved, since it can be computed.
+
+    `.to(dtype)` and `.double()` compute it anew, so no type has another type's rounding in it;
+    so does leaving the meta device, where there are no numbers.
+    """
 
     def __init__(self, max_len: int, d_model: int, *, layout: str = "interleaved") -> None:
         super().__init__()
-        self.max_len = max_len
+        self.max_len, self.d_model, self.layout = max_len, d_model, layout
         self.table: Tensor
         self.register_buffer("table", sinusoid(max_len, d_model, layout=layout), persistent=False)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "SinusoidalPositions":
+        before = self.table
+        super()._apply(fn, recurse)
+        dtype, device = self.table.dtype, self.table.device
+        if device.type != "meta" and (before.is_meta or dtype != before.dtype):
+            table = sinusoid(self.max_len, self.d_model, layout=self.layout, dtype=dtype)
+            self.table = table.to(device)
+        return self
 
     def forward(self, positions: Tensor) -> Tensor:
         """positions int64 (…) → (…, C)."""

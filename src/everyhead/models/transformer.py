@@ -149,7 +149,8 @@ class Transformer(nn.Module):
         """
         if cache is not None and target_mask is not None and not bool(target_mask.all()):
             raise ValueError("decoding with a cache takes no padding: leave target_mask out")
-        packing = None if cache is not None else _packing(target_mask)
+        target_mask = None if cache is not None else target_mask
+        packing = _packing(target_mask)
         hidden = self._decode(target, memory, target_mask, packing, cache)
         return hidden if packing is None else packing.unpack(hidden)
 

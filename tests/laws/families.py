@@ -1,0 +1,92 @@
+"""The table that the laws are swept over: one line a family, one small model each."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from everyhead.models.transformer import Transformer, TransformerConfig
+
+SMALL = {"d_model": 32, "n_heads": 4, "n_encoder_layers": 2, "n_decoder_layers": 2, "d_ff": 48}
+
+
+def transformer(**choices: object) -> Callable[[], Transformer]:
+    def make() -> Transformer:
+        return Transformer(TransformerConfig(vocab_size=23, max_len=40, **SMALL, **choices))
+
+    return make
+
+
+FAMILIES: dict[str, Callable[[], nn.Module]] = {
+    "transformer-post": transformer(),
+    "transformer-pre": transformer(norm="pre"),
+    "transformer-separate": transformer(source_vocab_size=19),
+    "transformer-separate-pre-untied": transformer(
+        source_vocab_size=19, norm="pre", tie_output=False
+    ),
+    "transformer-learned": transformer(positions="learned"),
+    "transformer-learned-separate-pre": transformer(
+        positions="learned", source_vocab_size=19, norm="pre", activation="gelu"
+    ),
+}
+# Every family that can be decoded step by step has `encode`, `decode` and `cache`.
+ENCODER_DECODERS = [name for name in FAMILIES if name.startswith("transformer")]
+
+
+def build(name: str, *, dtype: torch.dtype = torch.float32) -> nn.Module:
+    """The family's small model in eval, with no bias left at zero and no gain left at one."""
+    torch.manual_seed(0)
+    model = FAMILIES[name]().eval()
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.dim() == 1:
+                p.add_(0.3 * torch.randn_like(p))
+    return model.to(dtype)
+
+
+class Sides(NamedTuple):
+    """A batch of sentence pairs: ids and where they are real."""
+
+    source: Tensor
+    target: Tensor
+    source_mask: Tensor
+    target_mask: Tensor
+
+
+SOURCE_LENGTHS, TARGET_LENGTHS = [7, 4, 1, 6], [3, 6, 1, 5]
+
+
+def sentences(model: nn.Module, seed: int = 1) -> list[tuple[Tensor, Tensor]]:
+    """Four pairs of ids without padding, some of length one."""
+    rng = torch.Generator().manual_seed(seed)
+    config = model.config
+    return [
+        (
+            torch.randint(1, config.source_pad_id, (1, s), generator=rng),
+            torch.randint(1, config.pad_id, (1, t), generator=rng),
+        )
+        for s, t in zip(SOURCE_LENGTHS, TARGET_LENGTHS, strict=True)
+    ]
+
+
+def padded(
+    rows: list[Tensor], pad_id: int, *, left: bool = False, extra: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Rows (1, n) under one another, as long as the longest and `extra` more."""
+    length = max(row.shape[1] for row in rows) + extra
+    ids = torch.full((len(rows), length), pad_id)
+    real = torch.zeros(len(rows), length, dtype=torch.bool)
+    for i, row in enumerate(rows):
+        n = row.shape[1]
+        cut = slice(length - n, length) if left else slice(0, n)
+        ids[i, cut], real[i, cut] = row[0], True
+    return ids, real
+
+
+def batch(model: nn.Module, *, left: bool = False, extra: int = 0) -> Sides:
+    """The pairs of `sentences` as one batch."""
+    sources, targets = zip(*sentences(model), strict=True)
+    source, source_mask = padded(list(sources), model.config.source_pad_id, left=left, extra=extra)
+    target, target_mask = padded(list(targets), model.config.pad_id, left=left, extra=extra)
+    return Sides(source, target, source_mask, target_mask)

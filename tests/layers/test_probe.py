@@ -1,0 +1,83 @@
+"""The probe: nobody looks and nothing happens; somebody looks and sees, or changes, the parts."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+
+from everyhead.layers import masks, probe
+from everyhead.layers.attention import MultiHeadAttention, Parts, attend, mix, weights
+from everyhead.layers.masks import Mask
+
+
+class Notes:
+    """Keeps all that it is shown."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[nn.Module, Parts, Mask | None]] = []
+
+    def attention(self, module: nn.Module, parts: Parts, mask: Mask | None) -> Parts:
+        self.seen.append((module, parts, mask))
+        return parts
+
+
+class Silence:
+    """Replaces every value by zero."""
+
+    def attention(self, module: nn.Module, parts: Parts, mask: Mask | None) -> Parts:
+        return parts._replace(v=torch.zeros_like(parts.v))
+
+
+@pytest.fixture
+def notes() -> Iterator[Notes]:
+    observer = Notes()
+    probe.attach(observer)
+    yield observer
+    probe.detach(observer)
+    assert not probe.active()
+
+
+def test_nobody_looks_unless_attached() -> None:
+    assert not probe.active()
+    observer = Notes()
+    probe.attach(observer)
+    assert probe.active()
+    probe.detach(observer)
+    assert not probe.active()
+    with pytest.raises(ValueError):
+        probe.detach(observer)
+
+
+def test_looking_changes_nothing_and_shows_the_finished_parts(notes: Notes) -> None:
+    layer = MultiHeadAttention(8, 2).eval()
+    x, mask = torch.randn(2, 5, 8), masks.causal()
+    seen = layer(x, mask)
+    ((module, parts, rule),) = notes.seen
+    assert module is layer and rule is mask
+    probe.detach(notes)
+    assert torch.equal(layer(x, mask), seen)
+    probe.attach(notes)
+    heads = mix(weights(parts, rule), parts, rule)
+    torch.testing.assert_close(attend(parts, rule), heads, rtol=0, atol=1e-6)
+    joined = layer.o_proj(heads.transpose(1, 2).flatten(2))
+    torch.testing.assert_close(joined, seen, rtol=0, atol=1e-6)
+
+
+def test_an_observer_may_change_the_parts_and_the_next_sees_it(notes: Notes) -> None:
+    silence = Silence()
+    layer = MultiHeadAttention(8, 2, bias=False).eval()
+    probe.detach(notes)
+    probe.attach(silence)
+    probe.attach(notes)
+    out = layer(torch.randn(2, 5, 8))
+    probe.detach(silence)
+    assert torch.equal(out, torch.zeros(2, 5, 8))
+    assert notes.seen[0][1].v.eq(0).all()
+
+
+def test_forward_leaves_nothing_on_the_module(notes: Notes) -> None:
+    layer = MultiHeadAttention(8, 2)
+    before = dict(vars(layer))
+    layer(torch.randn(1, 3, 8), masks.causal())
+    assert vars(layer) == before
