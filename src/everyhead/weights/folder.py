@@ -1,0 +1,248 @@
+"""A model folder: config.json, generation_config.json, model.safetensors and the tokenizer's files.
+
+It is a Hugging Face folder (MarianMTModel, PegasusForConditionalGeneration) wherever their code
+can say the same; else the same files hold everyhead's own config and names. Tied tensors are
+stored once; `tied_weights` in config.json says which other names they have.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from everyhead.data.pair_tokenizer import CONFIG_FILE, SHARED_FILE, SIDE_FILES, PairTokenizer
+from everyhead.errors import UserError
+from everyhead.files import json_text, read_json, update_set
+from everyhead.layers.positions import SinusoidalPositions, sinusoid
+from everyhead.models.transformer import Transformer, TransformerConfig
+from everyhead.tensors import write_tensors
+from everyhead.weights import marian, marian_config
+from everyhead.weights.files import WEIGHTS_FILE, read_tensors
+from everyhead.weights.state import Slot, aliases, collect, fill, own_slots
+
+MODEL_CONFIG = "config.json"
+GENERATION_CONFIG = "generation_config.json"
+OWN_TYPE = "everyhead-transformer"
+
+
+def save_model(
+    model: nn.Module,
+    folder: Path | str,
+    *,
+    tokenizer: PairTokenizer | None = None,
+    generation: Mapping[str, Any] | None = None,
+) -> list[str]:
+    """Write the model, float32, so that it can be loaded here and, where they can, by others.
+
+    Everything is written and fsynced beside the folder first; then each file is replaced, and
+    other files there stay. The model may be in training, compiled, or on another device.
+
+    Args:
+        model: a Transformer.
+        folder: made if it is not there.
+        tokenizer: saved too; without it the tokenizer files in the folder stay as they are.
+        generation: more entries for generation_config.json, in Hugging Face's names.
+
+    Returns:
+        A sentence for each tool that cannot open the folder, none if all can.
+
+    Raises:
+        UserError: model and tokenizer do not fit each other, or the disk is full or read-only.
+    """
+    model = _unwrapped(model)
+    folder = Path(folder)
+    if tokenizer is not None:
+        _check_tokenizer(model.config, tokenizer, folder)
+
+    def write(temporary: Path) -> None:
+        config = _config_values(model, tokenizer)
+        (temporary / MODEL_CONFIG).write_bytes(json_text(config).encode("utf-8"))
+        defaults = _generation_values(model.config) | dict(generation or {})
+        (temporary / GENERATION_CONFIG).write_bytes(json_text(defaults).encode("utf-8"))
+        write_tensors(temporary / WEIGHTS_FILE, _tensors_of(model))
+        if tokenizer is not None:
+            tokenizer.save(temporary, model_max_length=model.config.max_len)
+
+    update_set(folder, write)
+    if tokenizer is not None:  # a folder never holds both layouts
+        for name in SIDE_FILES if tokenizer.shared else (SHARED_FILE, CONFIG_FILE):
+            (folder / name).unlink(missing_ok=True)
+    return _notes(model)
+
+
+def load_model(folder: Path | str) -> Transformer:
+    """The model in the folder: ours, Marian's or Pegasus'; float32, on the CPU, in eval mode.
+
+    The logit of padding is −∞ whatever the file says, since padding is never a prediction.
+
+    Raises:
+        UserError: a file is missing or broken, the config is not one that everyhead can express,
+            or tensors and config do not fit; each tensor at fault is named.
+    """
+    return _load_model(Path(folder), _read_config(Path(folder)))
+
+
+def load(folder: Path | str) -> tuple[Transformer, PairTokenizer]:
+    """The model and its tokenizer; both must come from everyhead.
+
+    Raises:
+        UserError: as `load_model`; or the tokenizer is missing, broken, or not the model's.
+    """
+    folder = Path(folder)
+    values = _read_config(folder)
+    tokenizer = PairTokenizer.load(folder)
+    model = _load_model(folder, values)
+    _check_tokenizer(model.config, tokenizer, folder)
+    if values.get("tokenizer_sha256", fingerprint(tokenizer)) != fingerprint(tokenizer):
+        raise UserError(
+            f"The tokenizer in {folder} is not the one the model was saved with; "
+            "put that one back, or remove tokenizer_sha256 from config.json to use this one."
+        )
+    return model, tokenizer
+
+
+def fingerprint(tokenizer: PairTokenizer) -> str:
+    """Of the pieces and their ids, which stay the same when a library lays its file out anew."""
+    sides = [
+        side.inner.get_vocab(with_added_tokens=True)
+        for side in (tokenizer.source, tokenizer.target)
+    ]
+    return hashlib.sha256(json.dumps(sides, sort_keys=True).encode("ascii")).hexdigest()
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    if not folder.is_dir():
+        raise UserError(f"There is no model folder {folder}; check the path.")
+    if not (folder / MODEL_CONFIG).is_file():
+        raise UserError(f"{folder} is no model folder: it has no {MODEL_CONFIG}.")
+    values = read_json(folder / MODEL_CONFIG)
+    known = (OWN_TYPE, *marian_config.ARCHITECTURES)
+    if values.get("model_type") not in known:
+        raise UserError(
+            f"{folder / MODEL_CONFIG} says model_type {values.get('model_type')!r}; "
+            f"everyhead opens {', '.join(known)}."
+        )
+    return values
+
+
+def _load_model(folder: Path, values: Mapping[str, Any]) -> Transformer:
+    where = folder / MODEL_CONFIG
+    if values["model_type"] == OWN_TYPE:
+        config = marian_config.validated(values.get("transformer", {}), where)
+    else:
+        config = marian_config.from_hugging_face(values, where)
+    model = _empty(config, where)
+    tensors = read_tensors(folder)
+    if values["model_type"] == OWN_TYPE:
+        fill(model, tensors, own_slots(model), where=folder)
+    else:
+        marian.check_positions(tensors, folder)
+        fill(model, tensors, marian.slots(model, config), known=marian.POSITIONS, where=folder)
+    _compute_tables(model)
+    model.output_head.bias[config.pad_id] = float("-inf")
+    return model.eval()
+
+
+def _empty(config: TransformerConfig, where: Path) -> Transformer:
+    """A model without memory: shapes are compared before any is taken, and no number is drawn."""
+    try:
+        with torch.device("meta"):
+            return Transformer(config)
+    except (ValueError, RuntimeError, ArithmeticError) as error:
+        raise UserError(f"{where} describes no Transformer: {error}.") from error
+
+
+def _compute_tables(model: Transformer) -> None:
+    for module in model.modules():
+        if isinstance(module, SinusoidalPositions):
+            module.table = sinusoid(*module.table.shape, layout="halves")
+
+
+def _unwrapped(model: nn.Module) -> Transformer:
+    """Without the wrapper that torch.compile puts around it, which would rename every tensor."""
+    model = getattr(model, "_orig_mod", model)
+    if not isinstance(model, Transformer):
+        raise TypeError(f"only a Transformer can be saved, not a {type(model).__name__}")
+    return model
+
+
+def _slots(model: Transformer) -> list[Slot]:
+    if marian_config.why_not(model.config) is None:
+        return marian.slots(model, model.config)
+    return own_slots(model)
+
+
+def _tensors_of(model: Transformer) -> dict[str, Tensor]:
+    tensors, slots = collect(model, _slots(model)), _slots(model)
+    if marian_config.why_not(model.config) is not None:
+        return tensors
+    if not model.config.tie_output:  # then Hugging Face shares no table at all
+        tensors |= {alias: tensors[name].clone() for alias, name in aliases(slots).items()}
+    if model.config.norm == "pre":
+        tensors |= marian.position_tables(model.config)
+    return tensors
+
+
+def _config_values(model: Transformer, tokenizer: PairTokenizer | None) -> dict[str, Any]:
+    config = model.config
+    if marian_config.why_not(config) is None:
+        values = marian_config.to_hugging_face(config)
+    else:
+        values = {
+            "architectures": ["Transformer"],
+            "model_type": OWN_TYPE,
+            "transformer": config.model_dump(),
+        }
+    values["tied_weights"] = aliases(_slots(model))
+    if tokenizer is not None:
+        values["tokenizer_sha256"] = fingerprint(tokenizer)
+    return values
+
+
+def _generation_values(config: TransformerConfig) -> dict[str, Any]:
+    return {
+        "decoder_start_token_id": config.pad_id,
+        "eos_token_id": config.eos_id,
+        "forced_eos_token_id": None,
+        "max_length": config.max_len,
+        "num_beams": 1,
+        "pad_token_id": config.pad_id,
+    }
+
+
+def _check_tokenizer(config: TransformerConfig, tokenizer: PairTokenizer, folder: Path) -> None:
+    source_size = config.source_vocab_size or config.vocab_size
+    needed = (source_size, config.source_pad_id), (config.vocab_size, config.pad_id)
+    for side, (size, pad) in zip(("source", "target"), needed, strict=True):
+        has = getattr(tokenizer, side)
+        if (has.vocab_size, has.pad_id, has.eos_id) != (size, pad, config.eos_id):
+            raise UserError(
+                f"The {side} tokenizer has {has.vocab_size} entries, padding {has.pad_id} and end "
+                f"{has.eos_id}, but the model for {folder} was made for {size}, {pad} and "
+                f"{config.eos_id}; they do not belong together."
+            )
+
+
+def _notes(model: Transformer) -> list[str]:
+    reason = marian_config.why_not(model.config)
+    if reason is not None:
+        return [
+            f"Only everyhead can open this folder, because the model has {reason}: "
+            "neither Hugging Face's Marian and Pegasus nor CTranslate2 can."
+        ]
+    if model.config.norm == "post" and not _starts_from_zero(model):
+        return [
+            "CTranslate2 cannot convert this folder faithfully, because the padding is not the "
+            "last entry of the vocabulary with a zero embedding; Hugging Face opens it."
+        ]
+    return []
+
+
+def _starts_from_zero(model: Transformer) -> bool:
+    """CTranslate2 drops the last row of a Marian vocabulary and starts from a zero embedding."""
+    pad = model.config.pad_id
+    return pad == model.config.vocab_size - 1 and not bool(model.target_embed.weight[pad].any())
