@@ -1,0 +1,132 @@
+"""Cross-entropy with smoothed labels, summed over real tokens.
+
+    q(v) = (1 − ε)·[v = y] + ε / V'        V' pieces that can be predicted: all but padding
+    loss = −Σ_v q(v) log p(v) = lse(z) − (1 − ε) z_y − (ε / V') Σ_v z_v
+
+Szegedy et al. 2016 (1512.00567) section 7; Vaswani et al. 2017 (1706.03762) section 5.4; B619. The
+document's picture [ε, ε, 1−3ε, ε] spends ε on each wrong class; here ε is the whole mass.
+
+Logits z = h Eᵀ are made in chunks of rows and turned into their own gradient at once, so the
+logits of a batch never exist together and the matrix is passed over a few times, not a dozen.
+The caller divides the sum once, by all real tokens of the step (law 6).
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+# Entries of one chunk of logits: 8 MiB in float32, which stays in the cache of a processor.
+CHUNK = 1 << 21
+
+
+class TokenLoss(NamedTuple):
+    """Sums over the real tokens: what is trained on, and −log p of the right piece."""
+
+    smoothed: Tensor
+    nll: Tensor
+    n_tokens: int
+
+
+def label_smoothed_loss(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    labels: Tensor,
+    *,
+    smoothing: float = 0.0,
+    pad_id: int | None = None,
+) -> TokenLoss:
+    """Loss of hidden states (N, C) under the head (weight (V, C), bias (V,), −∞ = never).
+
+    labels int64 (N,). Rows labelled pad_id are left out. No rows: zeros, never NaN.
+
+    Raises:
+        ValueError: smoothing outside [0, 1), or counts that differ.
+    """
+    if not 0 <= smoothing < 1:
+        raise ValueError(f"label smoothing is a share in [0, 1); got {smoothing}")
+    if hidden.shape[0] != labels.shape[0]:
+        raise ValueError(f"{hidden.shape[0]} hidden rows meet {labels.shape[0]} labels")
+    if pad_id is not None and bool((labels == pad_id).any()):
+        hidden, labels = hidden[labels != pad_id], labels[labels != pad_id]
+    smoothed, nll = _ChunkedLoss.apply(hidden, weight, bias, labels, smoothing)
+    return TokenLoss(smoothed, nll, labels.shape[0])
+
+
+class _ChunkedLoss(torch.autograd.Function):
+    """Both sums, with the gradients of the first made in the same pass."""
+
+    @staticmethod
+    def forward(
+        ctx, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        dtype = _product_type(hidden)
+        h, w = hidden.detach().to(dtype), weight.detach().to(dtype)
+        b = None if bias is None else bias.detach().to(dtype)
+        wanted = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
+        grad_h = torch.empty_like(h) if wanted else None
+        grad_w = torch.zeros_like(weight) if wanted else None
+        sums = torch.zeros(2, dtype=torch.float64, device=hidden.device)
+        step = max(1, CHUNK // weight.shape[0])
+        for start in range(0, h.shape[0], step):
+            rows = slice(start, start + step)
+            dz, losses = _chunk(h[rows], w, b, labels[rows], smoothing, wanted)
+            sums += losses
+            if grad_h is not None and grad_w is not None:
+                dz = dz.to(dtype)
+                torch.mm(dz, w, out=grad_h[rows])  # (n, C)
+                _add_product(grad_w, dz, h[rows])  # (V, C)
+        if wanted:
+            ctx.save_for_backward(grad_h, grad_w)
+        ctx.types = hidden.dtype, weight.dtype
+        smoothed, nll = sums.to(torch.promote_types(hidden.dtype, torch.float32)).unbind()
+        ctx.mark_non_differentiable(nll)
+        return smoothed, nll
+
+    @staticmethod
+    def backward(ctx, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+        grad_h, grad_w = ctx.saved_tensors
+        hidden_type, weight_type = ctx.types
+        return (grad_h * grad).to(hidden_type), (grad_w * grad).to(weight_type), None, None, None
+
+
+def _chunk(
+    h: Tensor, w: Tensor, b: Tensor | None, labels: Tensor, smoothing: float, wanted: bool
+) -> tuple[Tensor, Tensor]:
+    """dloss/dz (n, V) of one chunk in place of its logits, and the two sums (2,)."""
+    z = torch.mm(h, w.t()) if b is None else torch.addmm(b, h, w.t())  # (n, V)
+    z = z.to(torch.promote_types(z.dtype, torch.float32))
+    picked = z.gather(1, labels[:, None])[:, 0]  # (n,)
+    open_ = torch.isfinite(b) if b is not None else None
+    n_open = z.shape[1] if open_ is None else int(open_.sum())
+    total = z.sum(1) if open_ is None or n_open == z.shape[1] else z[:, open_].sum(1)
+    peak = z.amax(1)  # (n,)
+    p = torch.softmax(z, 1)
+    lse = peak - p.amax(1).log()  # the largest p is at the peak: log p = z − lse
+    nll = (lse - picked).sum(dtype=torch.float64)
+    smoothed = (lse - (1 - smoothing) * picked - smoothing / n_open * total).sum(
+        dtype=torch.float64
+    )
+    if wanted:
+        p -= smoothing / n_open
+        if open_ is not None and n_open < z.shape[1]:
+            p[:, ~open_] = 0
+        p.scatter_add_(1, labels[:, None], p.new_full((p.shape[0], 1), smoothing - 1))
+    return p, torch.stack([smoothed, nll])
+
+
+def _add_product(total: Tensor, dz: Tensor, h: Tensor) -> None:
+    """total += dzᵀ h."""
+    if total.dtype == dz.dtype:
+        total.addmm_(dz.t(), h)
+    else:
+        total += dz.t() @ h
+
+
+def _product_type(x: Tensor) -> torch.dtype:
+    """bf16 where autocast asks for it; products inside a custom function do not see it."""
+    kind = x.device.type
+    if torch.is_autocast_enabled(kind) and x.dtype != torch.float64:
+        return torch.get_autocast_dtype(kind)
+    return x.dtype

@@ -1,0 +1,86 @@
+"""Adam as in the paper, and AdamW; one fused pass over all weights.
+
+Kingma & Ba 2015 (1412.6980) with β = (0.9, 0.98), ε = 1e-9 (Vaswani et al. 2017, 1706.03762,
+section 5.3); Loshchilov & Hutter 2019 (1711.05101) decays matrices only, not norms and biases.
+"""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+OPTIMIZERS = ("adam", "adamw")
+
+
+def make_optimizer(
+    model: nn.Module,
+    kind: str,
+    *,
+    betas: tuple[float, float] = (0.9, 0.98),
+    eps: float = 1e-9,
+    weight_decay: float = 0.0,
+) -> torch.optim.Optimizer:
+    """The optimizer of that name over the model's parameters, rate 0 until the first step sets it.
+
+    Raises:
+        ValueError: a name that is not in OPTIMIZERS.
+    """
+    if kind not in OPTIMIZERS:
+        raise ValueError(f"no optimizer {kind!r}; there are {', '.join(OPTIMIZERS)}")
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    matrices = [p for p in parameters if p.dim() > 1]
+    vectors = [p for p in parameters if p.dim() <= 1]
+    groups = [
+        {"params": matrices, "weight_decay": weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    make = torch.optim.AdamW if kind == "adamw" else torch.optim.Adam
+    return make([g for g in groups if g["params"]], lr=0.0, betas=betas, eps=eps, fused=True)
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """The learning rate of the coming step."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimizer's state by parameter name: `NAME/exp_avg`, `NAME/exp_avg_sq`, `NAME/step`."""
+    names = {p: name for name, p in model.named_parameters()}
+    return {
+        f"{names[p]}/{key}": value
+        for p, state in optimizer.state.items()
+        for key, value in state.items()
+        if isinstance(value, Tensor)
+    }
+
+
+def restore_optimizer(
+    model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]
+) -> None:
+    """Put back what `optimizer_tensors` gave.
+
+    Raises:
+        ValueError: a name that the model does not have.
+    """
+    parameters = dict(model.named_parameters())
+    for name, value in tensors.items():
+        path, key = name.rsplit("/", 1)
+        if path not in parameters:
+            raise ValueError(f"the optimizer's state has {path}, which the model lacks")
+        state = optimizer.state[parameters[path]]
+        state[key] = value.clone() if key == "step" else value.to(parameters[path].device, copy=True)
+
+
+def clip(parameters: Iterable[nn.Parameter], limit: float | None) -> Tensor:
+    """Scale the gradients so that their common norm is at most `limit`; returns the norm before.
+
+    Pascanu et al. 2013 (1211.5063).
+    """
+    grads = [p.grad for p in parameters if p.grad is not None]
+    norm = nn.utils.get_total_norm(grads)
+    if limit is not None and bool(torch.isfinite(norm)):
+        factor = float(limit / (norm + 1e-6))
+        if factor < 1:
+            torch._foreach_mul_(grads, factor)
+    return norm
