@@ -2,7 +2,7 @@
 
 A process may be killed at any instant. What stood on disk before then still stands, or what was
 meant to replace it stands complete; never a mixture. What a killed process leaves behind are
-hidden names that end in `.partial`, which every reader ignores and `remove_partial` sweeps up.
+hidden names that end in `.partial` or `.previous`, which `remove_partial` sweeps up.
 """
 
 import json
@@ -16,7 +16,7 @@ from typing import Any
 
 from everyhead.errors import UserError
 
-PARTIAL = ".partial"
+PARTIAL, PREVIOUS = ".partial", ".previous"
 
 
 @contextmanager
@@ -87,7 +87,8 @@ def write_set(folder: Path | str, writer: Callable[[Path], None]) -> None:
     """Let `writer` fill a fresh temporary folder, then make it `folder` with one rename.
 
     `folder` is either absent or complete at every instant. A `folder` that exists is replaced:
-    it steps aside, the new one takes its name, then the old one is removed.
+    it steps aside, the new one takes its name, then the old one is removed. Should the process be
+    killed between these renames, `remove_partial` gives the old one its name back.
 
     Args:
         folder: where the finished set shall stand; its parents are made.
@@ -98,7 +99,7 @@ def write_set(folder: Path | str, writer: Callable[[Path], None]) -> None:
     """
     folder = Path(folder)
     with _os_errors(folder), _filled_beside(folder, writer) as temporary:
-        old = _beside(folder)
+        old = _beside(folder, PREVIOUS)
         with suppress(FileNotFoundError):
             os.rename(folder, old)
         try:
@@ -133,9 +134,17 @@ def update_set(folder: Path | str, writer: Callable[[Path], None]) -> None:
 
 
 def remove_partial(folder: Path | str) -> None:
-    """Remove what killed writers left directly in `folder`. Call it only where no other writes."""
-    for leftover in Path(folder).glob(f".*{PARTIAL}"):
-        _remove(leftover)
+    """Sweep up what killed writers left directly in `folder`; call it where no other writes.
+
+    A set that had stepped aside for one that never came gets its name back.
+    """
+    for old in sorted(Path(folder).glob(f".*{PREVIOUS}")):
+        name = old.name[1 : -len(PREVIOUS)].rpartition(".")[0]
+        if not (old.parent / name).exists():
+            os.rename(old, old.parent / name)
+    for ending in (PARTIAL, PREVIOUS):
+        for leftover in Path(folder).glob(f".*{ending}"):
+            _remove(leftover)
 
 
 def sync_file(path: Path) -> None:
@@ -154,9 +163,9 @@ def sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-def _beside(path: Path) -> Path:
+def _beside(path: Path, ending: str = PARTIAL) -> Path:
     """A fresh hidden name in the same folder, so that the rename stays on one file system."""
-    return path.parent / f".{path.name}.{secrets.token_hex(4)}{PARTIAL}"
+    return path.parent / f".{path.name}.{secrets.token_hex(4)}{ending}"
 
 
 @contextmanager

@@ -20,15 +20,11 @@ def transformer(**choices: object) -> Callable[[], Transformer]:
 
 FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "transformer-post": transformer(),
-    "transformer-pre": transformer(norm="pre"),
-    "transformer-separate": transformer(source_vocab_size=19),
-    "transformer-separate-pre-untied": transformer(
-        source_vocab_size=19, norm="pre", tie_output=False
+    "transformer-pre-separate-untied": transformer(
+        norm="pre", source_vocab_size=19, tie_output=False
     ),
-    "transformer-learned": transformer(positions="learned"),
-    "transformer-learned-separate-pre": transformer(
-        positions="learned", source_vocab_size=19, norm="pre", activation="gelu"
-    ),
+    "transformer-pre-learned": transformer(norm="pre", positions="learned", activation="gelu"),
+    "transformer-post-separate-learned": transformer(source_vocab_size=19, positions="learned"),
 }
 # Every family that can be decoded step by step has `encode`, `decode` and `cache`.
 ENCODER_DECODERS = [name for name in FAMILIES if name.startswith("transformer")]

@@ -7,7 +7,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.laws.families import FAMILIES, batch, build
-from tests.layers.oracles import LENGTHS, PATHS, TOLERANCE, lengths_mask, on_path, qkv
+from tests.layers.oracles import (
+    LENGTHS,
+    PATHS,
+    TOLERANCE,
+    lengths_mask,
+    on_path,
+    qkv,
+    relative_error,
+)
 from torch import Tensor, nn
 
 from everyhead.layers import masks, probe
@@ -28,9 +36,11 @@ MASKS: dict[str, Callable[[int], Mask | None]] = {
 
 
 def assert_close(a: Tensor, b: Tensor, dtype: torch.dtype) -> None:
-    """Absolute for wide types, and relative to the largest entry for narrow ones."""
-    limit = TOLERANCE[dtype] * (1 if dtype.itemsize > 2 else max(b.abs().max().item(), 1e-30))
-    torch.testing.assert_close(a.double(), b.double(), rtol=0, atol=limit)
+    """Absolute for wide types, relative for narrow ones."""
+    if dtype.itemsize > 2:
+        torch.testing.assert_close(a, b, rtol=0, atol=TOLERANCE[dtype])
+    else:
+        assert relative_error(a, b) < TOLERANCE[dtype]
 
 
 def assert_matrix(parts: Parts, mask: Mask | None, dtype: torch.dtype) -> None:

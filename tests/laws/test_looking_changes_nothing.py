@@ -66,7 +66,7 @@ def test_the_rectangle_of_a_traced_graph_is_the_packed_rows(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["transformer-post", "transformer-pre-learned"])
 def test_torch_compile_traces_a_forward_in_one_graph(family: str) -> None:
     model = build(family)
     sides = batch(model)
@@ -74,4 +74,7 @@ def test_torch_compile_traces_a_forward_in_one_graph(family: str) -> None:
     out, expected = compiled(*sides), model(*sides)
     real = sides.target_mask
     torch.testing.assert_close(out[real], expected[real], rtol=1e-5, atol=1e-5)
-    compiled(*batch(model, extra=2))[real.new_ones(4, 8)].isfinite()
+    wider = batch(model, extra=2)
+    torch.testing.assert_close(
+        compiled(*wider)[wider.target_mask], expected[real], rtol=1e-5, atol=1e-5
+    )

@@ -218,7 +218,7 @@ class Trainer:
             row |= self.score(self.model)
             self.model.train()
         good = float(row["bleu"]) if self.recipe.best == "bleu" and "bleu" in row else -loss
-        if s.best is None or good > s.best:
+        if s.best is None or good >= s.best:  # of equals the later
             s.best, s.best_step = good, s.step
             self.save(self.model)
         self._write(row)

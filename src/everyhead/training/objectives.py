@@ -50,7 +50,9 @@ def label_smoothed_loss(
         raise ValueError(f"{hidden.shape[0]} hidden rows meet {labels.shape[0]} labels")
     if pad_id is not None and bool((labels == pad_id).any()):
         hidden, labels = hidden[labels != pad_id], labels[labels != pad_id]
-    smoothed, nll = _ChunkedLoss.apply(hidden, weight, bias, labels, smoothing)
+    # Inside a custom function gradients are always off, so it must be told whether any is wanted.
+    wanted = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
+    smoothed, nll = _ChunkedLoss.apply(hidden, weight, bias, labels, smoothing, wanted)
     return TokenLoss(smoothed, nll, labels.shape[0])
 
 
@@ -59,12 +61,17 @@ class _ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float
+        ctx,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        labels: Tensor,
+        smoothing: float,
+        wanted: bool,
     ) -> tuple[Tensor, Tensor]:
         dtype = _product_type(hidden)
         h, w = hidden.detach().to(dtype), weight.detach().to(dtype)
         b = None if bias is None else bias.detach().to(dtype)
-        wanted = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
         grad_h = torch.empty_like(h) if wanted else None
         grad_w = torch.zeros_like(weight) if wanted else None
         sums = torch.zeros(2, dtype=torch.float64, device=hidden.device)
@@ -85,10 +92,11 @@ class _ChunkedLoss(torch.autograd.Function):
         return smoothed, nll
 
     @staticmethod
-    def backward(ctx, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+    def backward(ctx, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         grad_h, grad_w = ctx.saved_tensors
         hidden_type, weight_type = ctx.types
-        return (grad_h * grad).to(hidden_type), (grad_w * grad).to(weight_type), None, None, None
+        grads = (grad_h * grad).to(hidden_type), (grad_w * grad).to(weight_type)
+        return *grads, None, None, None, None
 
 
 def _chunk(

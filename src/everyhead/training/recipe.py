@@ -167,8 +167,8 @@ def load_recipe(name_or_path: str, overrides: Iterable[str] = ()) -> Recipe:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{origin} is not valid TOML: {error}.") from error
-    for override in overrides:
-        _override(values, override)
+    for change in overrides:
+        override(values, change)
     return parse_recipe(values, origin)
 
 
@@ -207,11 +207,15 @@ def _recipe_text(name_or_path: str) -> tuple[str, str]:
     return resource.read_text(encoding="utf-8"), f"recipe {name_or_path}"
 
 
-def _override(values: dict[str, Any], override: str) -> None:
-    """Put `section.key=value` into the nested values; the value is read as TOML, else as text."""
-    path, equals, text = override.partition("=")
+def override(values: dict[str, Any], change: str) -> None:
+    """Put `section.key=value` into the nested values; the value is read as TOML, else as text.
+
+    Raises:
+        UserError: no equals sign, or the path goes through a value.
+    """
+    path, equals, text = change.partition("=")
     if not equals:
-        raise UserError(f"--set takes section.key=value, like train.max_steps=5000; got {override!r}")
+        raise UserError(f"--set takes section.key=value, like train.max_steps=5000; got {change!r}")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

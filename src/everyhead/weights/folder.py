@@ -5,8 +5,6 @@ can say the same; else the same files hold everyhead's own config and names. Tie
 stored once; `tied_weights` in config.json says which other names they have.
 """
 
-import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from everyhead.tensors import write_tensors
 from everyhead.weights import marian, marian_config
 from everyhead.weights.files import WEIGHTS_FILE, read_tensors
 from everyhead.weights.state import Slot, aliases, collect, fill, own_slots
+from everyhead.weights.vocabulary import check_same, check_sizes, fingerprint
 
 MODEL_CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
@@ -56,7 +55,7 @@ def save_model(
     model = _unwrapped(model)
     folder = Path(folder)
     if tokenizer is not None:
-        _check_tokenizer(model.config, tokenizer, folder)
+        check_sizes(model.config, tokenizer, folder)
 
     def write(temporary: Path) -> None:
         config = _config_values(model, tokenizer)
@@ -96,22 +95,9 @@ def load(folder: Path | str) -> tuple[Transformer, PairTokenizer]:
     values = _read_config(folder)
     tokenizer = PairTokenizer.load(folder)
     model = _load_model(folder, values)
-    _check_tokenizer(model.config, tokenizer, folder)
-    if values.get("tokenizer_sha256", fingerprint(tokenizer)) != fingerprint(tokenizer):
-        raise UserError(
-            f"The tokenizer in {folder} is not the one the model was saved with; "
-            "put that one back, or remove tokenizer_sha256 from config.json to use this one."
-        )
+    check_sizes(model.config, tokenizer, folder)
+    check_same(values.get("tokenizer_sha256"), tokenizer, folder)
     return model, tokenizer
-
-
-def fingerprint(tokenizer: PairTokenizer) -> str:
-    """Of the pieces and their ids, which stay the same when a library lays its file out anew."""
-    sides = [
-        side.inner.get_vocab(with_added_tokens=True)
-        for side in (tokenizer.source, tokenizer.target)
-    ]
-    return hashlib.sha256(json.dumps(sides, sort_keys=True).encode("ascii")).hexdigest()
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
@@ -141,6 +127,7 @@ def _load_model(folder: Path, values: Mapping[str, Any]) -> Transformer:
         fill(model, tensors, own_slots(model), where=folder)
     else:
         marian.check_positions(tensors, folder)
+        tensors = marian.completed(tensors, config)
         fill(model, tensors, marian.slots(model, config), known=marian.POSITIONS, where=folder)
     _compute_tables(model)
     model.output_head.bias[config.pad_id] = float("-inf")
@@ -212,19 +199,6 @@ def _generation_values(config: TransformerConfig) -> dict[str, Any]:
         "num_beams": 1,
         "pad_token_id": config.pad_id,
     }
-
-
-def _check_tokenizer(config: TransformerConfig, tokenizer: PairTokenizer, folder: Path) -> None:
-    source_size = config.source_vocab_size or config.vocab_size
-    needed = (source_size, config.source_pad_id), (config.vocab_size, config.pad_id)
-    for side, (size, pad) in zip(("source", "target"), needed, strict=True):
-        has = getattr(tokenizer, side)
-        if (has.vocab_size, has.pad_id, has.eos_id) != (size, pad, config.eos_id):
-            raise UserError(
-                f"The {side} tokenizer has {has.vocab_size} entries, padding {has.pad_id} and end "
-                f"{has.eos_id}, but the model for {folder} was made for {size}, {pad} and "
-                f"{config.eos_id}; they do not belong together."
-            )
 
 
 def _notes(model: Transformer) -> list[str]:

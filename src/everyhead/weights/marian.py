@@ -16,6 +16,7 @@ from everyhead.weights.names import NameTable, Row
 from everyhead.weights.state import Slot, own_slots
 
 SHARED = "model.shared.weight"
+BIAS = "final_logits_bias"
 POSITIONS = tuple(f"model.{half}.embed_positions.weight" for half in ("encoder", "decoder"))
 
 # fmt: off
@@ -52,7 +53,7 @@ TABLE = NameTable(
         Row("target_embed.weight", "model.decoder.embed_tokens.weight"),
         Row("source_embed.weight", "model.encoder.embed_tokens.weight"),
         Row("output_head.weight", "lm_head.weight"),
-        Row("output_head.bias", "final_logits_bias", lambda t: t[None], lambda t: t[0]),
+        Row("output_head.bias", BIAS, lambda t: t[None], lambda t: t[0]),
     ]
 )
 
@@ -74,6 +75,11 @@ def position_tables(config: TransformerConfig) -> dict[str, Tensor]:
     """The computed tables under their Hugging Face names; Pegasus files hold them."""
     table = sinusoid(config.max_len, config.d_model, layout="halves")
     return {name: table.clone() for name in POSITIONS}
+
+
+def completed(tensors: Mapping[str, Tensor], config: TransformerConfig) -> dict[str, Tensor]:
+    """The file's tensors with the bias of the logits, which older files leave out where it is 0."""
+    return {BIAS: torch.zeros(1, config.vocab_size), **tensors}
 
 
 def check_positions(tensors: Mapping[str, Tensor], where: object) -> None:

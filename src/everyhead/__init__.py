@@ -1,0 +1,48 @@
+"""everyhead: open any Transformer and see, test and change every attention head; train one, too.
+
+    model, tokenizer = everyhead.load("runs/demo")
+    everyhead.translate(model, tokenizer, ["On the way home, I bought bread."], beam=4)
+    with everyhead.record(model) as trace:
+        model(source, target)
+    trace["decoder.1.cross_attn"].weights()
+
+Every name below is loaded when it is first used.
+"""
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "MODELS": "everyhead.models",
+    "PairTokenizer": "everyhead.data.pair_tokenizer",
+    "Transformer": "everyhead.models.transformer",
+    "TransformerConfig": "everyhead.models.transformer",
+    "UserError": "everyhead.errors",
+    "attention": "everyhead.layers.attention",
+    "causal": "everyhead.layers.masks",
+    "dense": "everyhead.layers.masks",
+    "documents": "everyhead.layers.masks",
+    "global_tokens": "everyhead.layers.masks",
+    "keys": "everyhead.layers.masks",
+    "load": "everyhead.weights.folder",
+    "prepare": "everyhead.models.prepare",
+    "record": "everyhead.inspection.trace",
+    "save": "everyhead.weights.folder:save_model",
+    "translate": "everyhead.generation.translate",
+    "window": "everyhead.layers.masks",
+}
+
+__all__ = sorted(_HOMES)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"everyhead has no {name!r}; it has {', '.join(__all__)}")
+    module, _, other = _HOMES[name].partition(":")
+    return getattr(importlib.import_module(module), other or name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

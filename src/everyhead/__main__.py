@@ -1,0 +1,7 @@
+"""python -m everyhead."""
+
+import sys
+
+from everyhead.cli.app import main
+
+sys.exit(main())

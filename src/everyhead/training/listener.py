@@ -1,0 +1,44 @@
+"""What the trainer keeps count of, and who is told of it."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from everyhead.training.step import StepReport
+
+
+@dataclass
+class State:
+    """What a checkpoint keeps beside tensors: counts, sums since the last row, the best score."""
+
+    step: int = 0
+    position: list[int] = field(default_factory=lambda: [0, 0])
+    n_tokens: int = 0
+    smoothed: float = 0.0
+    nll: float = 0.0
+    since: int = 0
+    skipped: int = 0
+    bad_in_a_row: int = 0
+    best: float | None = None
+    best_step: int | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+class Listener(Protocol):
+    """Told of what happens; `Silent` does nothing."""
+
+    def estimated(self, seconds: float, state: State) -> None: ...
+    def stepped(self, state: State, report: StepReport, rate: float) -> None: ...
+    def logged(self, row: dict[str, Any]) -> None: ...
+    def skipped(self, state: State, report: StepReport) -> None: ...
+    def saved(self, folder: Path) -> None: ...
+
+
+class Silent:
+    """A listener for a library's use."""
+
+    def estimated(self, seconds: float, state: State) -> None: ...
+    def stepped(self, state: State, report: StepReport, rate: float) -> None: ...
+    def logged(self, row: dict[str, Any]) -> None: ...
+    def skipped(self, state: State, report: StepReport) -> None: ...
+    def saved(self, folder: Path) -> None: ...

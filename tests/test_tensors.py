@@ -1,0 +1,54 @@
+"""Tensors written and read: any dtype, shared memory, the same bytes each time."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from everyhead.errors import UserError
+from everyhead.tensors import read_safetensors, write_tensors
+
+TENSORS = {
+    "float": torch.randn(3, 4),
+    "half": torch.randn(2).bfloat16(),
+    "count": torch.tensor(7),
+    "state": torch.arange(9, dtype=torch.uint8),
+    "flags": torch.tensor([True, False]),
+    "empty": torch.zeros(0, 3),
+    "infinite": torch.tensor([float("-inf"), float("nan")]),
+}
+
+
+def test_tensors_come_back_bit_equal(tmp_path: Path) -> None:
+    write_tensors(tmp_path / "a", TENSORS)
+    again = read_safetensors(tmp_path / "a")
+    assert again.keys() == TENSORS.keys()
+    for name, tensor in TENSORS.items():
+        assert again[name].dtype == tensor.dtype
+        assert torch.equal(again[name].nan_to_num(5), tensor.nan_to_num(5))
+
+
+def test_same_tensors_same_bytes_in_any_order(tmp_path: Path) -> None:
+    write_tensors(tmp_path / "a", TENSORS)
+    write_tensors(tmp_path / "b", dict(reversed(TENSORS.items())))
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_views_and_tensors_of_one_memory_are_written_each(tmp_path: Path) -> None:
+    base = torch.arange(12.0).view(3, 4).requires_grad_()
+    views = {"all": base, "again": base, "row": base[1], "across": base.T, "one": base[2, 3]}
+    write_tensors(tmp_path / "a", views)
+    again = read_safetensors(tmp_path / "a")
+    assert all(torch.equal(again[name], view.detach()) for name, view in views.items())
+
+
+def test_a_broken_or_missing_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    with pytest.raises(UserError, match="no file"):
+        read_safetensors(path)
+    write_tensors(path, TENSORS)
+    whole = path.read_bytes()
+    for content in (b"", whole[:7], whole[:50], whole[:-1], whole + b"x", b"\xff" * 99):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match="broken or cut off"):
+            read_safetensors(path)
