@@ -162,9 +162,8 @@ def test_killed_at_any_moment_a_set_is_the_old_or_the_new_one(tmp_path: Path) ->
     for moment in range(20):
         parent = tmp_path / str(moment)
         write_set(parent / "one", writing(a="old", b="old"))
-        ended = subprocess.run(
-            [sys.executable, "-c", KILLED, str(parent), str(moment)], check=False
-        )
+        command = [sys.executable, "-c", KILLED, str(parent), str(moment)]
+        ended = subprocess.run(command, check=False)
         remove_partial(parent)
         left = tree(parent)
         assert left.keys() == {"one/a", "one/b"}

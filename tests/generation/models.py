@@ -12,19 +12,18 @@ SMALL = {"d_model": 16, "n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers":
 
 
 def lively(vocab_size: int, seed: int = 0, **choices: object) -> Transformer:
-    """A random model that does not repeat one piece for ever and ends at different lengths."""
+    """A random model that seldom repeats itself (its head is not tied) and ends now and then."""
     torch.manual_seed(seed)
-    config = TransformerConfig(vocab_size=vocab_size, max_len=64, **(SMALL | choices))
-    model = Transformer(config).eval()
+    choices = SMALL | {"tie_output": False, "max_len": 64} | choices
+    model = Transformer(TransformerConfig(vocab_size=vocab_size, **choices)).eval()
     with torch.no_grad():
         for name, p in model.named_parameters():
-            if p.dim() > 1 and "embed" not in name:
-                p.mul_(2.5)
+            if name == "output_head.weight":
+                p.normal_(std=0.6)
+            elif p.dim() > 1 and "embed" not in name:
+                p.mul_(2.0)
             elif p.dim() == 1:
                 p.add_(0.3 * torch.randn_like(p))
-        table = model.target_embed.weight
-        table.mul_(2.0)
-        table[config.pad_id] = 0
     return model
 
 

@@ -10,16 +10,8 @@ from torch import nn
 
 from everyhead import reference
 from everyhead.layers import masks
-from everyhead.layers.attention import (
-    SHORT,
-    MultiHeadAttention,
-    Parts,
-    attend,
-    attention,
-    grouped,
-    mix,
-    weights,
-)
+from everyhead.layers.attention import SHORT, Parts, attend, attention, grouped, mix, weights
+from everyhead.layers.multi_head import MultiHeadAttention
 
 
 def everything(b: int, h: int, t: int, s: int) -> bool:

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from everyhead import reference
 from everyhead.layers import masks
-from everyhead.layers.attention import MultiHeadAttention
 from everyhead.layers.blocks import Block, Memory, Stack
 from everyhead.layers.cache import DecoderCache
 from everyhead.layers.feed_forward import FeedForward
+from everyhead.layers.multi_head import MultiHeadAttention
 from everyhead.layers.norms import LayerNorm
 from everyhead.layers.residual import PostNorm, PreNorm
 

@@ -6,8 +6,8 @@ from tests.layers.oracles import lengths_mask
 from torch import Tensor
 
 from everyhead.layers import masks
-from everyhead.layers.attention import MultiHeadAttention
 from everyhead.layers.cache import DecoderCache, KeyValueCache
+from everyhead.layers.multi_head import MultiHeadAttention
 
 
 def entries(batch: int, n: int, start: int = 0) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ from tests.layers.oracles import lengths_mask
 from torch import Tensor
 
 from everyhead.layers import masks
-from everyhead.layers.attention import MultiHeadAttention
+from everyhead.layers.multi_head import MultiHeadAttention
 from everyhead.layers.packing import Packing
 
 

@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 from everyhead.layers import masks, probe
-from everyhead.layers.attention import MultiHeadAttention, Parts, attend, mix, weights
+from everyhead.layers.attention import Parts, attend, mix, weights
 from everyhead.layers.masks import Mask
+from everyhead.layers.multi_head import MultiHeadAttention
 
 
 class Notes:

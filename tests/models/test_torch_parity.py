@@ -7,8 +7,8 @@ from tests.layers.oracles import lengths_mask
 from torch import Tensor, nn
 
 from everyhead.layers import masks
-from everyhead.layers.attention import MultiHeadAttention
 from everyhead.layers.blocks import Block, Stack
+from everyhead.layers.multi_head import MultiHeadAttention
 from everyhead.models.transformer import Transformer, TransformerConfig
 
 NEAR = {"rtol": 0, "atol": 1e-5}

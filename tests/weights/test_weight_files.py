@@ -60,7 +60,7 @@ def test_several_files_are_read_as_one(saved: Path) -> None:
 def test_an_index_that_does_not_fit_is_named(saved: Path) -> None:
     places = split(saved)
     (saved / "model-00002-of-00002.safetensors").unlink()
-    with pytest.raises(UserError, match="no file .*00002-of"):
+    with pytest.raises(UserError, match=r"no file .*00002-of"):
         load_model(saved)
     write_index(saved, {"a": "model-00001-of-00002.safetensors"})
     with pytest.raises(UserError, match="promises a"):

@@ -27,8 +27,11 @@ def demo(
 
     if is_run(run):
         recipe = run_recipe(run)
-        code = 0 if _complete(run, recipe) else train_run(recipe, run, resume=_resumable(run),
-                                                           overwrite=True, threads=threads)
+        code = (
+            0
+            if _complete(run, recipe)
+            else train_run(recipe, run, resume=_resumable(run), overwrite=True, threads=threads)
+        )
     else:
         recipe = load_recipe(RECIPE, set_ or [])
         code = train_run(recipe, run, threads=threads)
@@ -73,7 +76,9 @@ def write_page(opened: Any, run: Path) -> Path:
 
 def by_hash(lines: list[str]) -> list[int]:
     """Indices in the order of their texts' SHA-256: a choice that nobody made."""
-    return sorted(range(len(lines)), key=lambda i: hashlib.sha256(lines[i].encode("utf-8")).digest())
+    return sorted(
+        range(len(lines)), key=lambda i: hashlib.sha256(lines[i].encode("utf-8")).digest()
+    )
 
 
 def _pictures(

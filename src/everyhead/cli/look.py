@@ -66,15 +66,22 @@ def cross_attention_figure(
     shown = [_chosen("layer", layer, len(layers))] if layer is not None else range(len(layers))
     n_heads = layers[0].shape[0]
     heads = [_chosen("head", head, n_heads)] if head is not None else list(range(n_heads))
-    names = {"query_name": "written", "key_name": "read"}
     if len(shown) == 1:
         (only,) = shown
         title = f"decoder.{only}.cross_attn"
         return attention_figure(
-            layers[only][heads], written, read, title=title, heads=heads, **names
+            layers[only][heads],
+            written,
+            read,
+            title=title,
+            heads=heads,
+            query_name="written",
+            key_name="read",
         )
     rows = [(f"decoder.{i}.cross_attn", layers[i][heads]) for i in shown]
-    return attention_grid(rows, written, read, title="cross-attention", **names)
+    return attention_grid(
+        rows, written, read, title="cross-attention", query_name="written", key_name="read"
+    )
 
 
 def cross_attention(

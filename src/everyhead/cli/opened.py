@@ -6,7 +6,8 @@ from pathlib import Path
 from everyhead.data.pair_tokenizer import PairTokenizer
 from everyhead.errors import UserError
 from everyhead.models.transformer import Transformer
-from everyhead.training.recipe import EvaluateRecipe, Recipe
+from everyhead.training.recipe import Recipe
+from everyhead.training.sections import EvaluateRecipe
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from everyhead.training.loop import State
+from everyhead.training.listener import State
 from everyhead.training.step import StepReport
 
 
@@ -70,7 +70,11 @@ class TrainingDisplay:
                 self.say(self._train_line(row))
             return
         parts = [f"loss {row['loss']:.3f}", f"perplexity {row['perplexity']:.2f}"]
-        parts += [f"{name} {row[key]:.1f}" for key, name in (("bleu", "BLEU"), ("chrf", "chrF")) if key in row]
+        parts += [
+            f"{name} {row[key]:.1f}"
+            for key, name in (("bleu", "BLEU"), ("chrf", "chrF"))
+            if key in row
+        ]
         self.say(f"step {row['step']:>6,}  validation  {'  '.join(parts)}")
 
     def skipped(self, state: State, report: StepReport) -> None:

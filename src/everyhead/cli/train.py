@@ -67,7 +67,7 @@ def train_run(
     from everyhead.cli.progress import TrainingDisplay
     from everyhead.training import run as runs
     from everyhead.training.allocation import keep_large_blocks
-    from everyhead.training.loop import Interrupted
+    from everyhead.training.signals import Interrupted
 
     choose_threads(threads)
     _refuse(folder, resume, overwrite)
@@ -121,7 +121,9 @@ def _recipe(
         return load_recipe(name, changes)
     from everyhead.data.translation import PairSource
 
-    pairs, _ = PairSource(**files).read()
+    pairs, _ = PairSource(
+        pairs=files["pairs"], source=files["source"], target=files["target"]
+    ).read()
     data = {key: str(path.resolve()) for key, path in files.items() if path is not None}
     chosen = choose_recipe(folder.name, pairs, data)
     if not changes:
@@ -161,7 +163,9 @@ def _introduce(display: Any, prepared: Any, folder: Path) -> None:
     origin = report["origin"]
     if origin.get("attribution"):
         display.say(f"Data: {origin['attribution']}")
-    counts = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in report["filters"].items() if n)
+    counts = ", ".join(
+        f"{n:,} {name.replace('_', ' ')}" for name, n in report["filters"].items() if n
+    )
     display.say(f"Pairs: {counts}")
     sizes = report["splits"]
     display.say("Split: " + ", ".join(f"{sizes[k]:,} {k}" for k in ("train", "validation", "test")))
@@ -214,4 +218,3 @@ def _draw_curve(folder: Path) -> None:
     from everyhead.training.curves import learning_curve
 
     learning_curve(read_rows(folder), folder / "learning-curve.png")
-

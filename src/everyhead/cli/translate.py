@@ -15,7 +15,9 @@ def translate(
     sentence: Annotated[
         str | None, typer.Argument(help="One sentence; without it, lines from standard input.")
     ] = None,
-    beam: Annotated[int | None, typer.Option(help="Beams; 1 is greedy. Default: the recipe's.")] = None,
+    beam: Annotated[
+        int | None, typer.Option(help="Beams; 1 is greedy. Default: the recipe's.")
+    ] = None,
     length_penalty: Annotated[
         float | None, typer.Option(help="Scores are divided by length to this power.")
     ] = None,

@@ -1,12 +1,10 @@
-"""Scaled dot-product attention and its heads.
+"""Scaled dot-product attention.
 
     Attention(Q, K, V) = softmax(s · Q Kᵀ + B) V                 s = 1/√d_k, B a bias (T5, ALiBi)
-    MultiHead(X, M)    = [head_1; …; head_h] W^O,  head_i = Attention(X W_i^Q, M W_i^K, M W_i^V)
 
-Vaswani et al. 2017 (1706.03762) equations 1 and section 3.2.2; grouped keys and values: Ainslie et
-al. 2023 (2305.13245). M = X in self-attention, the encoder's output in cross-attention. `attend` is
-the fast result, `weights` the matrix it stands for, `mix` what a matrix does to the values; the
-three are functions of the projected parts and the mask alone:
+Vaswani et al. 2017 (1706.03762) equation 1; grouped keys and values: Ainslie et al. 2023
+(2305.13245). `attend` is the fast result, `weights` the matrix it stands for, `mix` what a matrix
+does to the values; the three are functions of the projected parts and the mask alone:
 
     attend(parts, mask) == mix(weights(parts, mask), parts)
 
@@ -17,14 +15,10 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from everyhead.layers import probe
-from everyhead.layers.cache import KeyValueCache
 from everyhead.layers.dropout import dropout
-from everyhead.layers.linear import Linear, linear, stacked
 from everyhead.layers.masks import Mask, fits
-from everyhead.layers.packing import Packing
 
 # Below this many scores a head, plain products beat the fused kernel on a processor
 # (docs/decisions.md, "Short attention").
@@ -186,97 +180,3 @@ def _score_bias(parts: Parts, mask: Mask | None) -> tuple[Tensor | None, Tensor 
     if parts.bias is not None:
         hidden = torch.where(seen, parts.bias, hidden)
     return hidden, None if alive is None else alive.to(parts.q.dtype)
-
-
-class MultiHeadAttention(nn.Module):
-    """h attentions side by side: project → attend → join. 1706.03762 section 3.2.2; B200-227."""
-
-    def __init__(
-        self,
-        d_model: int,
-        n_heads: int,
-        *,
-        n_kv_heads: int | None = None,
-        d_head: int | None = None,
-        scale: float | None = None,
-        bias: bool = True,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__()
-        if d_head is None and d_model % n_heads:
-            raise ValueError(
-                f"d_model {d_model} does not divide into {n_heads} heads: choose n_heads that "
-                "divides it, or give d_head"
-            )
-        self.n_heads, self.n_kv_heads = n_heads, n_kv_heads or n_heads
-        if n_heads % self.n_kv_heads:
-            raise ValueError(
-                f"{n_kv_heads} kv heads cannot serve {n_heads} heads evenly: choose n_kv_heads "
-                "that divides n_heads"
-            )
-        self.d_head = d_head or d_model // n_heads
-        self.scale = self.d_head**-0.5 if scale is None else scale
-        self.dropout = dropout
-        self.q_proj = Linear(d_model, self.n_heads * self.d_head, bias=bias)
-        self.k_proj = Linear(d_model, self.n_kv_heads * self.d_head, bias=bias)
-        self.v_proj = Linear(d_model, self.n_kv_heads * self.d_head, bias=bias)
-        self.o_proj = Linear(self.n_heads * self.d_head, d_model, bias=bias)
-
-    def forward(
-        self,
-        x: Tensor,
-        mask: Mask | None = None,
-        memory: Tensor | None = None,
-        *,
-        packing: Packing | None = None,
-        memory_packing: Packing | None = None,
-        cache: KeyValueCache | None = None,
-    ) -> Tensor:
-        """x (B, T, C), or (N, C) packed rows; memory likewise → the shape of x."""
-        if cache is not None and cache.fixed and cache.length:
-            (q,) = self._split(self.q_proj(x), packing, (self.n_heads,))
-            parts = Parts(q, *cache.read(), self.scale)
-        else:
-            parts = self.project(x, memory, packing, memory_packing)
-            if cache is not None:
-                k, v = cache.append(parts.k, parts.v)
-                parts = parts._replace(k=k, v=v)
-        parts = folded(parts)
-        if probe.active():
-            parts = probe.attention(self, parts, mask)
-        out = attend(parts, mask, self.dropout if self.training else 0.0)  # (B, H, T, D)
-        return self.o_proj(self._join(out, x, packing))
-
-    def project(
-        self,
-        x: Tensor,
-        memory: Tensor | None = None,
-        packing: Packing | None = None,
-        memory_packing: Packing | None = None,
-    ) -> Parts:
-        """W^Q on x, W^K and W^V on the memory (x itself in self-attention)."""
-        if memory is None:
-            joined = linear(x, *stacked((self.q_proj, self.k_proj, self.v_proj)))  # (…, (H+2K)·D)
-            sizes = (self.n_heads, self.n_kv_heads, self.n_kv_heads)
-            q, k, v = self._split(joined, packing, sizes)
-        else:
-            (q,) = self._split(self.q_proj(x), packing, (self.n_heads,))
-            joined = linear(memory, *stacked((self.k_proj, self.v_proj)))  # (…, 2K·D)
-            k, v = self._split(joined, memory_packing, (self.n_kv_heads, self.n_kv_heads))
-        return Parts(q, k, v, self.scale)
-
-    def _split(self, x: Tensor, packing: Packing | None, heads: tuple[int, ...]) -> list[Tensor]:
-        """(B, T, heads·D) or packed (N, heads·D) → one (B, h, T, D) for each of `heads`."""
-        if packing is not None:
-            return packing.spread(x, heads, self.d_head)
-        rows = x.unflatten(-1, (sum(heads), self.d_head))  # (B, T, heads, D)
-        return list(rows.transpose(-3, -2).split(heads, dim=-3))
-
-    def _join(self, out: Tensor, x: Tensor, packing: Packing | None) -> Tensor:
-        """Heads side by side again: (B, H, T, D) → (B, T, H·D), or packed (N, H·D)."""
-        if packing is not None:
-            if out.shape[0] != packing.batch:  # folded
-                out = out.unflatten(2, (-1, packing.length)).transpose(1, 2).flatten(0, 1)
-            return packing.join(out)
-        out = out.transpose(1, 2)  # (B, T, H, D), or (n, beams·T, H, D)
-        return out.reshape(*x.shape[:-1], -1)

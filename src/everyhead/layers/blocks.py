@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from everyhead.layers.attention import MultiHeadAttention
 from everyhead.layers.cache import DecoderCache, KeyValueCache
 from everyhead.layers.masks import Mask
+from everyhead.layers.multi_head import MultiHeadAttention
 from everyhead.layers.packing import Packing
 from everyhead.layers.residual import Residual
 

@@ -106,3 +106,18 @@ class Packing:
             home.append(self._places(h) + begin)  # (N, h)
             start, begin = start + h, begin + self.batch * h * self.length
         return torch.cat(index), torch.cat(home, 1).flatten()
+
+
+def packing_of(real: Tensor | None) -> Packing | None:
+    """Packed rows where there is padding to leave out; a traced graph keeps the rectangle."""
+    if real is None or torch.compiler.is_compiling():
+        return None
+    n_real = int(real.sum())
+    return Packing(real) if 0 < n_real < real.numel() else None
+
+
+def only_right(real: Tensor, packing: Packing | None) -> bool:
+    """Is all padding on the right, where the causal rule hides it from every real query?"""
+    if torch.compiler.is_compiling():
+        return False
+    return packing is None or bool((packing.positions == packing.index % packing.length).all())

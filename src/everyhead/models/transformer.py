@@ -7,23 +7,22 @@ Post-norm as in the paper, pre-norm by choice; one joint vocabulary with one tie
 The sinusoid's layout is "halves", as in the published translation models (docs/decisions.md).
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, model_validator
 from torch import Tensor, nn
 
 from everyhead.layers import masks
-from everyhead.layers.attention import MultiHeadAttention
 from everyhead.layers.blocks import Block, Memory, Stack
 from everyhead.layers.cache import DecoderCache
 from everyhead.layers.dropout import Dropout
 from everyhead.layers.embeddings import TokenEmbedding
 from everyhead.layers.feed_forward import FeedForward
 from everyhead.layers.heads import VocabularyHead
-from everyhead.layers.masks import Mask
+from everyhead.layers.multi_head import MultiHeadAttention
 from everyhead.layers.norms import LayerNorm
-from everyhead.layers.packing import Packing
+from everyhead.layers.packing import Packing, only_right, packing_of
 from everyhead.layers.positions import LearnedPositions, SinusoidalPositions
 from everyhead.layers.residual import PostNorm, PreNorm
 
@@ -62,12 +61,16 @@ class TransformerConfig(BaseModel):
         return self
 
 
+_COLUMNS = ("d_model", "n_heads", "n_encoder_layers", "n_decoder_layers", "d_ff", "dropout")
 # fmt: off
-PRESETS: dict[str, dict[str, int | float]] = {
-    "tiny":  {"d_model": 64,   "n_heads": 4,  "n_encoder_layers": 2, "n_decoder_layers": 2, "d_ff": 256,  "dropout": 0.1},
-    "small": {"d_model": 256,  "n_heads": 4,  "n_encoder_layers": 3, "n_decoder_layers": 3, "d_ff": 1024, "dropout": 0.1},
-    "base":  {"d_model": 512,  "n_heads": 8,  "n_encoder_layers": 6, "n_decoder_layers": 6, "d_ff": 2048, "dropout": 0.1},
-    "big":   {"d_model": 1024, "n_heads": 16, "n_encoder_layers": 6, "n_decoder_layers": 6, "d_ff": 4096, "dropout": 0.3},
+PRESETS: dict[str, dict[str, Any]] = {
+    name: dict(zip(_COLUMNS, row, strict=True))
+    for name, row in {
+        "tiny":  (64,    4, 2, 2, 256,  0.1),
+        "small": (256,   4, 3, 3, 1024, 0.1),
+        "base":  (512,   8, 6, 6, 2048, 0.1),
+        "big":   (1024, 16, 6, 6, 4096, 0.3),
+    }.items()
 }
 # fmt: on
 
@@ -127,7 +130,7 @@ class Transformer(nn.Module):
         Raises:
             ValueError: S is beyond the model's longest length.
         """
-        packing = _packing(source_mask)
+        packing = packing_of(source_mask)
         x = self._embed(self.source_embed, self.source_positions, source, source_mask, packing)
         mask = None if source_mask is None else masks.keys(source_mask, zeroed=True)
         return Memory(self.encoder(x, mask, packing=packing), mask, packing)
@@ -150,7 +153,7 @@ class Transformer(nn.Module):
         if cache is not None and target_mask is not None and not bool(target_mask.all()):
             raise ValueError("decoding with a cache takes no padding: leave target_mask out")
         target_mask = None if cache is not None else target_mask
-        packing = _packing(target_mask)
+        packing = packing_of(target_mask)
         hidden = self._decode(target, memory, target_mask, packing, cache)
         return hidden if packing is None else packing.unpack(hidden)
 
@@ -167,7 +170,7 @@ class Transformer(nn.Module):
             self.target_embed, self.target_positions, target, target_mask, packing, start
         )
         mask = masks.causal()
-        if target_mask is not None and not _only_right(target_mask, packing):
+        if target_mask is not None and not only_right(target_mask, packing):
             mask = mask & masks.keys(target_mask, zeroed=True)
         return self.decoder(x, mask, memory, packing=packing, cache=cache)
 
@@ -190,7 +193,7 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """`hidden` at the real target tokens alone, row by row: (N, C), what a loss needs."""
         memory = self.encode(source, source_mask)
-        packing = _packing(target_mask)
+        packing = packing_of(target_mask)
         hidden = self._decode(target, memory, target_mask, packing)
         if packing is not None:
             return hidden
@@ -239,18 +242,3 @@ class Transformer(nn.Module):
             positions = (real.long().cumsum(1) - 1).clamp_min(0)  # (B, T)
         x = self.embed_dropout(table(ids) + places(positions))
         return x if real is None else x.masked_fill(~real[..., None], 0)
-
-
-def _packing(real: Tensor | None) -> Packing | None:
-    """Packed rows where there is padding to leave out; a traced graph keeps the rectangle."""
-    if real is None or torch.compiler.is_compiling():
-        return None
-    n_real = int(real.sum())
-    return Packing(real) if 0 < n_real < real.numel() else None
-
-
-def _only_right(real: Tensor, packing: Packing | None) -> bool:
-    """Is all padding on the right, where the causal rule hides it from every real query?"""
-    if torch.compiler.is_compiling():
-        return False
-    return packing is None or bool((packing.positions == packing.index % packing.length).all())

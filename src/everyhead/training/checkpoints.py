@@ -49,29 +49,36 @@ def complete_checkpoints(run: Path) -> list[Path]:
     return sorted(found, key=lambda p: int(_NAME.match(p.name).group(1)))  # type: ignore[union-attr]
 
 
+def recover(run: Path) -> list[Path]:
+    """Sweep up after a killed writer; what can be resumed. Call it where no other writes."""
+    remove_partial(run)
+    remove_partial(run / FOLDER)
+    return complete_checkpoints(run)
+
+
 def load_checkpoint(
     run: Path, model: Transformer, optimizer: torch.optim.Optimizer
 ) -> dict[str, Any]:
     """Put back weights, optimizer and random states of the highest checkpoint; returns its state.
 
     Raises:
-        UserError: there is none, or it does not fit the recipe's model.
+        UserError: there is none, it is broken, or it does not fit the recipe's model.
     """
-    found = complete_checkpoints(run)
+    found = recover(run)
     if not found:
         raise UserError(
             f"{run} has no checkpoint to resume from: it stopped before the first one. "
             "Start again with --overwrite."
         )
-    remove_partial(run / FOLDER)
     folder = found[-1]
     _fill(model, read_safetensors(folder / "weights.safetensors"), folder)
     try:
         restore_optimizer(model, optimizer, read_safetensors(folder / "optimizer.safetensors"))
     except ValueError as error:
         raise UserError(f"{folder} does not fit the model of the recipe: {error}.") from error
+    state = read_json(folder / "state.json")
     restore_random_states(read_safetensors(folder / "random.safetensors"))
-    return read_json(folder / "state.json")
+    return state
 
 
 def random_states() -> dict[str, Tensor]:
@@ -85,9 +92,9 @@ def random_states() -> dict[str, Tensor]:
 def restore_random_states(states: dict[str, Tensor]) -> None:
     """Put back what `random_states` gave."""
     torch.set_rng_state(states["cpu"])
-    cuda = [states[name] for name in sorted(states) if name.startswith("cuda.")]
-    if cuda and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(cuda)
+    for i in range(torch.cuda.device_count()):
+        if f"cuda.{i}" in states:
+            torch.cuda.set_rng_state(states[f"cuda.{i}"], i)
 
 
 @torch.no_grad()

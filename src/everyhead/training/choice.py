@@ -11,27 +11,28 @@ from everyhead.data.pairs import Pairs
 from everyhead.training.recipe import Recipe, parse_recipe
 
 # fmt: off
-SIZES: list[tuple[int, dict[str, dict[str, Any]]]] = [
-    (1_000, {"tokenizer": {"vocab_size": 1000},  "model": {"preset": "tiny",  "n_layers": 2, "dropout": 0.2},
-             "train": {"batch_sentences": 32, "max_steps": 1500, "warmup": 100, "evaluate_every": 300}}),
-    (8_000, {"tokenizer": {"vocab_size": 3000},  "model": {"preset": "small", "n_layers": 2, "dropout": 0.2},
-             "train": {"batch_sentences": 48, "max_steps": 3000, "warmup": 200, "evaluate_every": 500}}),
-    (200_000, {"tokenizer": {"vocab_size": 8000}, "model": {"preset": "small", "dropout": 0.1},
-               "train": {"batch_tokens": 2048, "max_steps": 10_000, "warmup": 500, "evaluate_every": 1000}}),
-    (10**18, {"tokenizer": {"vocab_size": 16_000}, "model": {"preset": "base", "dropout": 0.1},
-              "train": {"batch_tokens": 4096, "max_steps": 60_000, "warmup": 4000, "evaluate_every": 2000,
-                        "peak": 7e-4}}),
+SIZES: list[tuple[int, int, dict[str, Any], dict[str, Any]]] = [
+    # fewer pairs than, pieces, [model], [train]
+    (1_000, 1000, {"preset": "tiny", "dropout": 0.2},
+     {"batch_sentences": 32, "max_steps": 1500, "warmup": 100, "evaluate_every": 300}),
+    (8_000, 3000, {"preset": "small", "n_layers": 2, "dropout": 0.2},
+     {"batch_sentences": 48, "max_steps": 3000, "warmup": 200, "evaluate_every": 500}),
+    (200_000, 8000, {"preset": "small", "dropout": 0.1},
+     {"batch_tokens": 2048, "max_steps": 10_000, "warmup": 500, "evaluate_every": 1000}),
+    (10**18, 16_000, {"preset": "base", "dropout": 0.1},
+     {"batch_tokens": 4096, "max_steps": 60_000, "warmup": 4000, "evaluate_every": 2000,
+      "peak": 7e-4}),
 ]
 # fmt: on
 
 
 def choose_recipe(name: str, pairs: Pairs, data: dict[str, Any]) -> Recipe:
     """A recipe for these pairs; `data` is its [data] section."""
-    chosen = next(values for limit, values in SIZES if pairs.size < limit)
-    train = {"optimizer": "adamw", **chosen["train"]}
-    train["save_every"] = train["evaluate_every"]
-    about = f"chosen for {pairs.size:,} pairs"
-    values = {"name": name, "about": about, "data": data, **chosen, "train": train}
+    size = next(row for row in SIZES if pairs.size < row[0])
+    _, n_pieces, model, train = size
+    train = {"optimizer": "adamw", **train, "save_every": train["evaluate_every"]}
+    values: dict[str, Any] = {"name": name, "about": f"chosen for {pairs.size:,} pairs"}
+    values |= {"data": data, "tokenizer": {"vocab_size": n_pieces}, "model": model, "train": train}
     values["evaluate"] = {"tokenize": bleu_tokenizer(pairs.target)}
     return parse_recipe(values, "the chosen recipe")
 

@@ -1,9 +1,10 @@
 """What the trainer keeps count of, and who is told of it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
+from everyhead.errors import UserError
 from everyhead.training.step import StepReport
 
 
@@ -22,6 +23,22 @@ class State:
     best: float | None = None
     best_step: int | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, values: dict[str, Any], run: Path) -> Self:
+        """From a checkpoint's state.json.
+
+        Raises:
+            UserError: it has other keys.
+        """
+        wrong = values.keys() ^ {each.name for each in fields(cls)}
+        if wrong:
+            raise UserError(
+                f"The checkpoint in {run} is of another version of everyhead (its state differs in "
+                f"{', '.join(sorted(wrong))}): go on with that version, or start again with "
+                "--overwrite."
+            )
+        return cls(**values)
 
 
 class Listener(Protocol):

@@ -1,17 +1,15 @@
-"""The training loop: steps, evaluations, checkpoints; stops at a step, at a signal, or on bad steps.
+"""The training loop: steps, evaluations, checkpoints; stops at a step, a signal, or on bad steps.
 
 The loop computes and tells; it neither prints nor knows what a folder of a model looks like. The
 caller hands it a `save` for the best weights, a `score` for validation, and a listener to tell.
 """
 
-import signal
-import threading
+import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -19,60 +17,25 @@ from everyhead.data.batching import Batch
 from everyhead.errors import UserError
 from everyhead.models.transformer import Transformer
 from everyhead.training import metrics, schedules
-from everyhead.training.checkpoints import load_checkpoint, random_states, restore_random_states
-from everyhead.training.checkpoints import save_checkpoint as write_checkpoint
+from everyhead.training.checkpoints import (
+    complete_checkpoints,
+    load_checkpoint,
+    random_states,
+    recover,
+    restore_random_states,
+    save_checkpoint,
+)
+from everyhead.training.listener import Listener, Silent
+from everyhead.training.listener import State as State
 from everyhead.training.optimizers import make_optimizer, set_rate
 from everyhead.training.precision import resolve_precision
-from everyhead.training.recipe import TrainRecipe
+from everyhead.training.sections import TrainRecipe
+from everyhead.training.signals import Interrupted as Interrupted
+from everyhead.training.signals import stop_requests
 from everyhead.training.step import StepReport, evaluate_loss, train_step
 from everyhead.training.stream import BatchStream, Position
 
 Scores = dict[str, float | str]
-
-
-class Listener(Protocol):
-    """Told of what happens; `Silent` does nothing."""
-
-    def estimated(self, seconds: float, state: "State") -> None: ...
-    def stepped(self, state: "State", report: StepReport, rate: float) -> None: ...
-    def logged(self, row: dict[str, Any]) -> None: ...
-    def skipped(self, state: "State", report: StepReport) -> None: ...
-    def saved(self, folder: Path) -> None: ...
-
-
-class Silent:
-    """A listener for a library's use."""
-
-    def estimated(self, seconds: float, state: "State") -> None: ...
-    def stepped(self, state: "State", report: StepReport, rate: float) -> None: ...
-    def logged(self, row: dict[str, Any]) -> None: ...
-    def skipped(self, state: "State", report: StepReport) -> None: ...
-    def saved(self, folder: Path) -> None: ...
-
-
-@dataclass
-class State:
-    """What a checkpoint keeps beside tensors: counts, sums since the last row, the best score."""
-
-    step: int = 0
-    position: list[int] = field(default_factory=lambda: [0, 0])
-    n_tokens: int = 0
-    smoothed: float = 0.0
-    nll: float = 0.0
-    since: int = 0
-    skipped: int = 0
-    bad_in_a_row: int = 0
-    best: float | None = None
-    best_step: int | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
-
-
-class Interrupted(Exception):
-    """A signal asked to stop; everything is saved."""
-
-    def __init__(self, signal_number: int, step: int) -> None:
-        super().__init__(f"stopped at step {step}")
-        self.signal_number, self.step = signal_number, step
 
 
 class Trainer:
@@ -102,17 +65,21 @@ class Trainer:
             eps=recipe.eps,
             weight_decay=recipe.weight_decay,
         )
-        self.state = State(facts={"precision": self.precision, "threads": torch.get_num_threads()})
+        self.state = State(facts=self._facts())
+        self._saved: int | None = None  # the step of the checkpoint on disk
         self._hidden = torch.compile(model.real_hidden) if recipe.compile else None
 
     def resume(self) -> None:
         """Go back to the highest checkpoint, and cut metrics.jsonl back to it.
 
+        A run that was stopped before its first checkpoint begins again at its first step, which
+        gives the same.
+
         Raises:
-            UserError: there is none, or it does not fit.
+            UserError: it is broken, or does not fit the recipe or the training pairs.
         """
-        self.state = State(**load_checkpoint(self.run, self.model, self.optimizer))
-        self.stream.position = Position(*self.state.position)
+        if recover(self.run):
+            self._restore(load_checkpoint(self.run, self.model, self.optimizer))
         metrics.cut_back(self.run, self.state.step)
 
     def fit(self) -> State:
@@ -123,10 +90,10 @@ class Trainer:
             UserError: too many steps in a row that were not finite.
         """
         self.model.train()
-        if self.state.step < self.recipe.max_steps:
-            self.listener.estimated(self._seconds_per_step() * self._remaining(), self.state)
-        with _signals() as asked:
-            while self.state.step < self.recipe.max_steps:
+        with stop_requests() as asked:
+            if self._remaining() > 0:
+                self.listener.estimated(self._seconds_per_step() * self._remaining(), self.state)
+            while self._remaining() > 0:
                 self._step()
                 self._after_step()
                 if asked:
@@ -149,16 +116,7 @@ class Trainer:
         s, r = self.state, self.recipe
         rate = self.rate(s.step + 1)
         set_rate(self.optimizer, rate)
-        batches = [self.stream.take() for _ in range(r.accumulate)]
-        report = train_step(
-            self.model,
-            self.optimizer,
-            batches,
-            smoothing=r.label_smoothing,
-            limit=r.clip,
-            precision=self.precision,
-            hidden=self._hidden,
-        )
+        report = self._train(self.optimizer, [self.stream.take() for _ in range(r.accumulate)])
         s.step, s.position = s.step + 1, list(self.stream.position)
         if report.finite:
             s.smoothed, s.nll = s.smoothed + report.smoothed, s.nll + report.nll
@@ -168,6 +126,17 @@ class Trainer:
         else:
             self._skip(report)
 
+    def _train(self, optimizer: torch.optim.Optimizer, batches: list[Batch]) -> StepReport:
+        return train_step(
+            self.model,
+            optimizer,
+            batches,
+            smoothing=self.recipe.label_smoothing,
+            limit=self.recipe.clip or None,
+            precision=self.precision,
+            hidden=self._hidden,
+        )
+
     def _skip(self, report: StepReport) -> None:
         s = self.state
         s.skipped, s.bad_in_a_row = s.skipped + 1, s.bad_in_a_row + 1
@@ -175,17 +144,26 @@ class Trainer:
         if s.bad_in_a_row >= self.recipe.max_bad_steps:
             raise UserError(
                 f"Training stopped at step {s.step}: {s.bad_in_a_row} steps in a row had a loss or "
-                f"gradient that is not finite. The last good weights stand in {self.run}; lower "
-                "train.peak, set train.precision=\"fp32\", or look for odd lines in the data."
+                f"gradient that is not finite. {self._standing()} Lower train.peak, set "
+                'train.precision="fp32", or look for odd lines in the data.'
             )
+
+    def _standing(self) -> str:
+        s = self.state
+        if s.best_step is not None:
+            return f"The last good weights, of step {s.best_step}, stand in {self.run}."
+        saved = complete_checkpoints(self.run)
+        if saved:
+            return f"The last good weights stand in {saved[-1]}."
+        return "Nothing had been saved yet."
 
     def _after_step(self) -> None:
         s, r = self.state, self.recipe
         last = s.step == r.max_steps
         if s.step % r.log_every == 0 or last:
             self._log()
-        if s.bad_in_a_row:
-            return  # weights after a bad step are not better than those saved
+        if s.bad_in_a_row and not last:
+            return  # what is saved is better than weights that may have gone wrong
         if s.step % r.evaluate_every == 0 or last:
             self._evaluate()
         if s.step % r.save_every == 0 or last:
@@ -215,11 +193,15 @@ class Trainer:
         row: dict[str, Any] = {"step": s.step, "kind": "validation", "loss": loss}
         row |= {"perplexity": metrics.perplexity(nll, n_tokens), "tokens": s.n_tokens}
         if self.score is not None:
+            self.model.eval()
             row |= self.score(self.model)
             self.model.train()
         good = float(row["bleu"]) if self.recipe.best == "bleu" and "bleu" in row else -loss
-        if s.best is None or good >= s.best:  # of equals the later
+        if math.isfinite(good) and (s.best is None or good >= s.best):  # of equals the later
             s.best, s.best_step = good, s.step
+            self.save(self.model)
+        elif s.best_step is None and not self._remaining():
+            s.best_step = s.step  # not good, but all there is
             self.save(self.model)
         self._write(row)
 
@@ -228,8 +210,30 @@ class Trainer:
         self.listener.logged(row)
 
     def _checkpoint(self) -> None:
-        folder = write_checkpoint(self.run, self.model, self.optimizer, asdict(self.state))
-        self.listener.saved(folder)
+        if self._saved != self.state.step:
+            folder = save_checkpoint(self.run, self.model, self.optimizer, asdict(self.state))
+            self._saved = self.state.step
+            self.listener.saved(folder)
+
+    def _restore(self, values: dict[str, Any]) -> None:
+        state = State.read(values, self.run)
+        facts = self._facts() | state.facts
+        if facts["data"] != self.stream.fingerprint:
+            raise UserError(
+                f"The training pairs or their batches are not those that {self.run} began with: "
+                "put the files and the recipe back as they were, or start again with --overwrite."
+            )
+        if self.recipe.precision == "auto":  # of the machine that it began on
+            self.precision = facts["precision"]
+        self.state, self._saved = state, state.step
+        self.stream.position = Position(*state.position)
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "precision": self.precision,
+            "threads": torch.get_num_threads(),
+            "data": self.stream.fingerprint,
+        }
 
     def _remaining(self) -> int:
         return self.recipe.max_steps - self.state.step
@@ -237,39 +241,12 @@ class Trainer:
     def _seconds_per_step(self) -> float:
         """Time one step's forward and backward on the next batch, and forget it again."""
         states, batch = random_states(), self.stream.peek()
-        start = time.perf_counter()
-        nowhere = torch.optim.SGD(self.model.parameters(), lr=0.0)
-        train_step(
-            self.model,
-            nowhere,
-            [batch] * self.recipe.accumulate,
-            smoothing=self.recipe.label_smoothing,
-            limit=None,
-            precision=self.precision,
-            hidden=self._hidden,
-        )
+        nowhere = torch.optim.SGD([torch.zeros(1, requires_grad=True)])  # steps nothing
+        seconds = 0.0
+        for _ in range(2):  # the first one also compiles, allocates and chooses kernels
+            start = time.perf_counter()
+            self._train(nowhere, [batch] * self.recipe.accumulate)
+            self.model.zero_grad(set_to_none=True)
+            seconds = time.perf_counter() - start
         restore_random_states(states)
-        return time.perf_counter() - start
-
-
-@contextmanager
-def _signals() -> Iterator[list[int]]:
-    """Collect SIGINT and SIGTERM instead of dying; a second one stops at once."""
-    asked: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield asked
-        return
-    before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
-
-    def note(number: int, _frame: object) -> None:
-        if asked:
-            raise KeyboardInterrupt
-        asked.append(number)
-
-    for number in before:
-        signal.signal(number, note)
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        return seconds

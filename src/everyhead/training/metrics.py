@@ -12,7 +12,9 @@ FILE = "metrics.jsonl"
 
 def append_row(run: Path, row: dict[str, Any]) -> None:
     """Add one line; numbers that are not finite are written as null."""
-    clean = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
+    clean = {
+        k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()
+    }
     with open(run / FILE, "ab") as file:
         file.write(json.dumps(clean, ensure_ascii=False).encode("utf-8") + b"\n")
 

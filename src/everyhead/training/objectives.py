@@ -11,7 +11,7 @@ logits of a batch never exist together and the matrix is passed over a few times
 The caller divides the sum once, by all real tokens of the step (law 6).
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -61,7 +61,7 @@ class _ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx,
+        ctx: Any,
         hidden: Tensor,
         weight: Tensor,
         bias: Tensor | None,
@@ -92,7 +92,7 @@ class _ChunkedLoss(torch.autograd.Function):
         return smoothed, nll
 
     @staticmethod
-    def backward(ctx, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         grad_h, grad_w = ctx.saved_tensors
         hidden_type, weight_type = ctx.types
         grads = (grad_h * grad).to(hidden_type), (grad_w * grad).to(weight_type)

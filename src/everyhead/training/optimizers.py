@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 OPTIMIZERS = ("adam", "adamw")
+STATE = ("step", "exp_avg", "exp_avg_sq")
 
 
 def make_optimizer(
@@ -46,7 +47,7 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """The optimizer's state by parameter name: `NAME/exp_avg`, `NAME/exp_avg_sq`, `NAME/step`."""
-    names = {p: name for name, p in model.named_parameters()}
+    names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
     return {
         f"{names[p]}/{key}": value
         for p, state in optimizer.state.items()
@@ -61,15 +62,22 @@ def restore_optimizer(
     """Put back what `optimizer_tensors` gave.
 
     Raises:
-        ValueError: a name that the model does not have.
+        ValueError: a name that the model does not have, or a tensor missing or of another shape.
     """
     parameters = dict(model.named_parameters())
-    for name, value in tensors.items():
-        path, key = name.rsplit("/", 1)
+    paths = {name.rpartition("/")[0] for name in tensors}
+    for path in sorted(paths):
         if path not in parameters:
             raise ValueError(f"the optimizer's state has {path}, which the model lacks")
-        state = optimizer.state[parameters[path]]
-        state[key] = value.clone() if key == "step" else value.to(parameters[path].device, copy=True)
+        for key in STATE:
+            value, needed = tensors.get(f"{path}/{key}"), parameters[path].shape
+            if value is None or value.shape != (() if key == "step" else needed):
+                raise ValueError(f"the optimizer's state has no {path}/{key} for {tuple(needed)}")
+    for path in paths:
+        # The fused step wants its count beside the parameter.
+        optimizer.state[parameters[path]] = {
+            key: tensors[f"{path}/{key}"].to(parameters[path].device, copy=True) for key in STATE
+        }
 
 
 def clip(parameters: Iterable[nn.Parameter], limit: float | None) -> Tensor:

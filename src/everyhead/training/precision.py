@@ -5,6 +5,7 @@ AVX512-BF16 or AMX, bf16 products are emulated and several times slower than flo
 """
 
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 
@@ -32,7 +33,7 @@ def resolve_precision(wish: str, device: torch.device) -> str:
     return "bf16" if has_fast_bf16(device) else "fp32"
 
 
-def autocast(precision: str, device: torch.device) -> AbstractContextManager:
+def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:
     """The context in which a step's forward runs."""
     if precision == "fp32":
         return nullcontext()

@@ -22,8 +22,10 @@ from everyhead.files import atomic_write_json, atomic_write_text
 from everyhead.models.transformer import Transformer, TransformerConfig
 from everyhead.training import metrics
 from everyhead.training.checkpoints import FOLDER, complete_checkpoints
-from everyhead.training.loop import Listener, Scores, Trainer
-from everyhead.training.recipe import DataRecipe, Recipe, load_recipe, recipe_text
+from everyhead.training.listener import Listener
+from everyhead.training.loop import Scores, Trainer
+from everyhead.training.recipe import Recipe, load_recipe, recipe_text
+from everyhead.training.sections import DataRecipe
 from everyhead.training.stream import BatchStream
 
 RECIPE, DATA = "recipe.toml", "data.json"
@@ -100,9 +102,7 @@ def read_splits(recipe: DataRecipe) -> tuple[Splits, dict[str, Any]]:
 
 def validation_batches(ids: EncodedPairs, config: TransformerConfig) -> list[Batch]:
     """Batches of held-out pairs by a token budget, in a fixed order."""
-    plan = BatchPlan(
-        ids.source_lengths, ids.target_lengths, batch_tokens=VALIDATION_TOKENS, seed=0
-    )
+    plan = BatchPlan(ids.source_lengths, ids.target_lengths, batch_tokens=VALIDATION_TOKENS, seed=0)
     return [
         collate(
             ids,
@@ -137,9 +137,14 @@ def make_trainer(
         seed=train.seed,
         sort=train.sort,
     )
-    held_out, _ = encode_pairs(prepared.splits.validation, prepared.tokenizer).within(
+    held_out, n_long = encode_pairs(prepared.splits.validation, prepared.tokenizer).within(
         config.max_len
     )
+    if not held_out.size:
+        raise UserError(
+            f"All {n_long} validation pairs are longer than model.max_len {config.max_len} pieces; "
+            "raise it or give shorter ones."
+        )
     return Trainer(
         model,
         BatchStream(prepared.ids, plan, config),

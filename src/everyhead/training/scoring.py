@@ -15,7 +15,8 @@ def score_translations(
         UserError: sacreBLEU is not installed, or no such tokenizer.
     """
     try:
-        from sacrebleu.metrics import BLEU, CHRF
+        from sacrebleu.metrics.bleu import BLEU
+        from sacrebleu.metrics.chrf import CHRF
     except ImportError as error:
         raise UserError(
             "Scores need sacreBLEU; install it with: pip install 'everyhead[train]'"

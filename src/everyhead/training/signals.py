@@ -1,7 +1,7 @@
 """SIGINT and SIGTERM as a request to stop after the current step, so that everything can be saved.
 
-    with stop_requests() as asked:
-        while not asked: …                asked: the signals' numbers, in order
+with stop_requests() as asked:
+    while not asked: …                asked: the signals' numbers, in order
 """
 
 import signal

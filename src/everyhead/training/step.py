@@ -70,7 +70,9 @@ def train_step(
 
 
 @torch.no_grad()
-def evaluate_loss(model: Transformer, batches: Sequence[Batch], precision: str) -> tuple[float, int]:
+def evaluate_loss(
+    model: Transformer, batches: Sequence[Batch], precision: str
+) -> tuple[float, int]:
     """Σ −log p and Σ tokens over the batches, without dropout or smoothing."""
     device = next(model.parameters()).device
     was_training = model.training

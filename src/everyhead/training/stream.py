@@ -4,6 +4,7 @@ The order inside an epoch follows from (seed, epoch) alone, so a resumed run fin
 those numbers and not by replaying or skipping random draws.
 """
 
+import hashlib
 from typing import NamedTuple
 
 from everyhead.data.batching import Batch, BatchPlan, EncodedPairs, collate
@@ -24,6 +25,14 @@ class BatchStream:
         self.ids, self.plan, self.config = ids, plan, config
         self.position = Position()
         self._order: tuple[int, list[list[int]]] | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with the sentences' lengths and with the rule that cuts them into batches."""
+        p = self.plan
+        rule = repr((p.batch_tokens, p.batch_sentences, p.seed, p.sort)).encode("ascii")
+        everything = rule + p.source.tobytes() + p.target.tobytes()
+        return hashlib.sha256(everything).hexdigest()[:16]
 
     def take(self) -> Batch:
         """The next batch; moves on by one."""

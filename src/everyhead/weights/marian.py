@@ -79,7 +79,7 @@ def position_tables(config: TransformerConfig) -> dict[str, Tensor]:
 
 def completed(tensors: Mapping[str, Tensor], config: TransformerConfig) -> dict[str, Tensor]:
     """The file's tensors with the bias of the logits, which older files leave out where it is 0."""
-    return {BIAS: torch.zeros(1, config.vocab_size), **tensors}
+    return {BIAS: torch.zeros(()).expand(1, config.vocab_size), **tensors}
 
 
 def check_positions(tensors: Mapping[str, Tensor], where: object) -> None:

@@ -69,7 +69,7 @@ def fill(
     fits.raise_if_any(where)
     for slot, tensor in chosen:
         assert tensor is not None
-        _place(model, slot.ours, tensor)
+        _place(model, slot.ours, tensor.to(torch.float32).contiguous())
 
 
 class _Fits:
@@ -100,7 +100,7 @@ class _Fits:
             shapes = f"{name} is {tuple(tensor.shape)}, not {tuple(needed)}"
             self.faults["wrong shape"].append(shapes)
             return None
-        return slot.to_ours(tensor).to(torch.float32)
+        return slot.to_ours(tensor)
 
     def raise_if_any(self, where: object) -> None:
         parts = [f"{kind}: {_listed(names)}" for kind, names in self.faults.items() if names]
