@@ -94,6 +94,19 @@ def test_an_update_keeps_other_files(tmp_path: Path) -> None:
     assert tree(tmp_path).keys() == {"one/a", "one/b", "one/c"}
 
 
+def test_what_a_killed_update_leaves_lies_in_the_folder_and_is_swept_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update_set(tmp_path / "one", writing(a="1"))
+    monkeypatch.setattr(files, "_remove", lambda path: None)
+    with pytest.raises(KeyboardInterrupt):
+        update_set(tmp_path / "one", failing)
+    monkeypatch.undo()
+    assert len(tree(tmp_path / "one")) == 2
+    remove_partial(tmp_path / "one")
+    assert tree(tmp_path) == {"one/a": "1"}
+
+
 @pytest.mark.parametrize("write", ["atomic_write_text(p, 'new')", "write_set(p, fill)"])
 def test_a_full_disk_is_a_sentence_and_changes_nothing(
     write: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -29,7 +29,7 @@ _HOMES = {
     "load": "everyhead.weights.folder",
     "prepare": "everyhead.models.prepare",
     "record": "everyhead.inspection.trace",
-    "save": "everyhead.weights.folder:save_model",
+    "save": "everyhead.weights.folder",
     "translate": "everyhead.generation.translate",
     "window": "everyhead.layers.masks",
 }

@@ -125,7 +125,7 @@ def update_set(folder: Path | str, writer: Callable[[Path], None]) -> None:
     if not folder.exists():
         write_set(folder, writer)
         return
-    with _os_errors(folder), _filled_beside(folder, writer) as temporary:
+    with _os_errors(folder), _filled_beside(folder / "update", writer) as temporary:
         for file in _files_in(temporary):
             target = folder / file.relative_to(temporary)
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -6,8 +6,11 @@ traceback. Ctrl-C is 130; a reader that goes away (`| head`) ends the program qu
 
 import os
 import sys
-from collections.abc import Sequence
-from typing import Annotated
+import traceback
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Annotated, Any
 
 import typer
 
@@ -19,10 +22,12 @@ HELP = """Train a Transformer on sentence pairs, translate with it, see what it 
 
 \b
   everyhead demo                                    all of it, on the built-in sentences
-  everyhead train --pairs my.tsv --run runs/mine
+  everyhead train --pairs my.tsv --run runs/mine    learn from your own pairs
   everyhead translate runs/mine < in.txt > out.txt
   everyhead evaluate runs/mine
   everyhead look runs/mine "A sentence." --png look.png
+
+everyhead VERB --help tells more about each.
 """
 
 app = typer.Typer(
@@ -33,6 +38,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+# Typer has click inside or beside it, depending on its version; this is click's ClickException.
+WrongCommand: Any = typer.BadParameter.__mro__[2]
 
 
 def _version(wanted: bool) -> None:
@@ -48,58 +55,94 @@ def _common(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    if debug:
-        os.environ["EVERYHEAD_DEBUG"] = "1"
+    """`debug` is here for --help alone: `main` takes it before or after the verb."""
 
 
-app.command("train")(train.train)
-app.command("translate")(translate.translate)
-app.command("evaluate")(evaluate.evaluate)
-app.command("look")(look.look)
-app.command("demo")(demo.demo)
-app.command("models")(models.models)
+for verb, short in (
+    (train.train, "Learn to translate from sentence pairs."),
+    (translate.translate, "Translate a sentence or a file."),
+    (evaluate.evaluate, "Score a run on its held-out pairs."),
+    (look.look, "Draw what each head attends to."),
+    (demo.demo, "The whole tour in minutes."),
+    (models.models, "List the models and their sizes."),
+):
+    app.command(verb.__name__, short_help=short)(verb)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; returns its exit code."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    if "--debug" in arguments:  # before or after the verb
-        os.environ["EVERYHEAD_DEBUG"] = "1"
-        arguments.remove("--debug")
-    _utf8_streams()
-    try:
-        result = app(arguments, prog_name="everyhead", standalone_mode=False)
-        sys.stdout.flush()
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given or bool(os.environ.get("EVERYHEAD_DEBUG"))
+    with _plain_warnings(), _finished_output():
+        try:
+            result = app(
+                [each for each in given if each != "--debug"],
+                prog_name="everyhead",
+                standalone_mode=False,
+            )
+            if sys.stdout is not None:
+                sys.stdout.flush()
+        except BaseException as error:
+            if debug:
+                traceback.print_exc()
+            return _failed(error)
         return result if isinstance(result, int) else 0
-    except UserError as error:
-        return _failed(error, 2)
-    except typer._click.exceptions.ClickException as error:
+
+
+def _failed(error: BaseException) -> int:
+    """Say what went wrong; returns the exit code."""
+    if isinstance(error, BrokenPipeError):
+        return 141
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
+        return _say("stopped.", 130)
+    if isinstance(error, UserError):
+        return _say(str(error), 2)
+    if isinstance(error, WrongCommand):
         error.show()
         return 2
-    except (KeyboardInterrupt, typer.Abort):
-        print("everyhead: stopped.", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-    except Exception as error:
-        if os.environ.get("EVERYHEAD_DEBUG"):
-            raise
+    if isinstance(error, OSError):
+        place = error.filename if error.filename is not None else "the output"
+        return _say(f"{place}: {error.strerror or error}; check the path and the free space.", 2)
+    if isinstance(error, Exception):
         name = type(error).__name__
-        return _failed(f"unexpected {name}: {error} (--debug shows where)", 1)
+        return _say(f"unexpected {name}: {error} (--debug shows where)", 1)
+    raise error
 
 
-def _failed(error: object, code: int) -> int:
-    if os.environ.get("EVERYHEAD_DEBUG"):
-        import traceback
-
-        traceback.print_exc()
-    print(f"everyhead: {error}", file=sys.stderr)
+def _say(sentence: str, code: int) -> int:
+    with suppress(OSError):
+        print(f"everyhead: {sentence}", file=sys.stderr)
     return code
 
 
-def _utf8_streams() -> None:
-    """Text in and out is UTF-8 whatever the locale, with lines that end in a plain newline."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(encoding="utf-8", errors="replace", newline="\n")
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """A warning is one sentence on stderr, without the line of code that gave it."""
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        _say(str(message), 0)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
+
+
+@contextmanager
+def _finished_output() -> Iterator[None]:
+    """Text out is UTF-8 whatever the locale, its lines end in a plain newline.
+
+    What cannot be written when all is done goes nowhere, or Python would complain at its exit.
+    """
+    streams = [stream for stream in (sys.stdout, sys.stderr) if hasattr(stream, "reconfigure")]
+    for stream in streams:
+        stream.reconfigure(encoding="utf-8", errors="replace", newline="\n")
+    try:
+        yield
+    finally:
+        for stream in streams:
+            try:
+                stream.flush()
+            except OSError:
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, stream.fileno())
+                os.close(nowhere)

@@ -1,104 +1,108 @@
 """everyhead demo: train on the built-in sentences, score, translate, look, and write one page."""
 
 import hashlib
-import json
+import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-RECIPE = "translate-en-zh"
+from everyhead.cli.options import Changes, Threads
+from everyhead.errors import UserError
+
+if TYPE_CHECKING:
+    from everyhead.cli.opened import Opened
+    from everyhead.training.recipe import Recipe
+
+DEMO, PAGE = "translate-en-zh", "index.html"
 N_EXAMPLES, N_PICTURES = 8, 3
 
 
 def demo(
-    run: Annotated[Path, typer.Option(help="The run's folder.")] = Path("runs/demo"),
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Change the recipe: section.key=value.")
-    ] = None,
-    threads: Annotated[int | None, typer.Option(help="Processor threads.")] = None,
+    run: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the run lies.")] = Path(
+        "runs/demo"
+    ),
+    changes: Changes = None,
+    threads: Threads = None,
 ) -> int:
-    """The whole tour in minutes: a page with scores, translations and attention."""
+    """Train on 4,352 everyday English-Chinese sentences, and write a page of what came out.
+
+    Scores, translations, attention. It takes minutes; stopped, it goes on when called again;
+    done, it only prints the page's path.
+    """
     from everyhead.cli.opened import open_run
     from everyhead.cli.train import train_run
     from everyhead.training.recipe import load_recipe
     from everyhead.training.run import is_run, run_recipe
 
-    if is_run(run):
-        recipe = run_recipe(run)
-        code = (
-            0
-            if _complete(run, recipe)
-            else train_run(recipe, run, resume=_resumable(run), overwrite=True, threads=threads)
+    begun = is_run(run)
+    if begun and changes:
+        raise UserError(
+            f"{run} has begun with a recipe of its own, which --set cannot change: give another "
+            "--run."
         )
-    else:
-        recipe = load_recipe(RECIPE, set_ or [])
-        code = train_run(recipe, run, threads=threads)
-    if code:
-        return code
-    print("Scoring and drawing …", file=sys.stderr)
-    print(write_page(open_run(run, threads=threads), run).resolve())
+    recipe = run_recipe(run) if begun else load_recipe(DEMO, changes or [])
+    if not (begun and _complete(run, recipe)):
+        code = train_run(recipe, run, resume=begun, threads=threads)
+        if code:
+            return code
+    if not _page_is_current(run):
+        print("Scoring and drawing …", file=sys.stderr)
+        write_page(open_run(run, threads=threads), run, recipe)
+    print((run / PAGE).resolve())
     return 0
 
 
-def write_page(opened: Any, run: Path) -> Path:
+def write_page(opened: "Opened", run: Path, recipe: "Recipe") -> Path:
     """Score the test set, translate the examples, draw, and write index.html."""
-    from everyhead.cli.evaluate import held_out, scored
+    from everyhead.cli.evaluate import scored
+    from everyhead.cli.held_out import held_out
     from everyhead.cli.report import write_report
-    from everyhead.files import atomic_write_json
+    from everyhead.files import atomic_write_json, read_json
 
     source, references = held_out(opened, "test")
     scores, found = scored(opened, source, references)
     atomic_write_json(run / "scores.json", scores)
     chosen = by_hash(source)[:N_EXAMPLES]
-    examples = [(source[i], references[i], found[i]) for i in chosen]
-    recipe = opened.recipe
-    data = json.loads((run / "data.json").read_text(encoding="utf-8"))
+    data = read_json(run / "data.json")
     return write_report(
-        run / "index.html",
+        run / PAGE,
         title=f"A Transformer trained here: {recipe.name}",
-        facts=_facts(opened, data),
+        facts=_facts(opened, recipe, data),
         scores={**scores, "signature": scores["bleu_signature"]},
-        examples=examples,
-        pictures=_pictures(opened, run, examples),
+        examples=[(source[i], references[i], found[i]) for i in chosen],
+        pictures=_pictures(opened, run, [source[i] for i in chosen[:N_PICTURES]]),
         curve=run / "learning-curve.png",
         attribution=data["origin"].get("attribution", ""),
-        commands=[
-            f'everyhead translate {run} "{source[chosen[0]]}"',
-            f'everyhead look {run} "{source[chosen[0]]}" --png look.png',
-            f"everyhead evaluate {run} --split test --json",
-            "everyhead train --pairs my.tsv --run runs/mine",
-        ],
+        commands=_commands(run, source[chosen[0]]),
         languages=(recipe.source_language or "", recipe.target_language or ""),
     )
 
 
 def by_hash(lines: list[str]) -> list[int]:
     """Indices in the order of their texts' SHA-256: a choice that nobody made."""
-    return sorted(
-        range(len(lines)), key=lambda i: hashlib.sha256(lines[i].encode("utf-8")).digest()
-    )
+    digests = [hashlib.sha256(line.encode("utf-8")).digest() for line in lines]
+    return sorted(range(len(lines)), key=digests.__getitem__)
 
 
-def _pictures(
-    opened: Any, run: Path, examples: list[tuple[str, str, str]]
-) -> list[tuple[str, Path]]:
-    from everyhead.cli.look import cross_attention_figure
+def _pictures(opened: "Opened", run: Path, sentences: list[str]) -> list[tuple[str, Path]]:
+    from everyhead.cli.look import cross_attention_figure, cross_attention_of, translated
     from everyhead.inspection.figures import save_figure
 
     pictures = []
-    for i, (sentence, _, translation) in enumerate(examples[:N_PICTURES]):
-        figure = cross_attention_figure(opened, sentence, translation)
+    for i, sentence in enumerate(sentences):
+        found = translated(opened, sentence)
+        figure = cross_attention_figure(cross_attention_of(opened, sentence, found))
         path = save_figure(figure, run / "pictures" / f"cross-attention-{i}.png")
-        pictures.append((f"{sentence} → {translation}", path))
+        pictures.append((f"{sentence} → {found.text}", path))
     return pictures
 
 
-def _facts(opened: Any, data: dict[str, Any]) -> dict[str, Any]:
+def _facts(opened: "Opened", recipe: "Recipe", data: dict[str, Any]) -> dict[str, Any]:
     from everyhead.training.metrics import read_rows
 
-    config, recipe = opened.model.config, opened.recipe
+    config = opened.model.config
     rows = [row for row in read_rows(opened.folder) if row["kind"] == "train"]
     return {
         "model": f"{config.n_encoder_layers}+{config.n_decoder_layers} layers, d_model "
@@ -112,14 +116,25 @@ def _facts(opened: Any, data: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _complete(run: Path, recipe: Any) -> bool:
+def _commands(run: Path, sentence: str) -> list[str]:
+    folder = shlex.quote(str(run))
+    # Double quotes serve every shell, as long as nothing in them means something to one.
+    quoted = shlex.quote(sentence) if set('"$`\\!%') & set(sentence) else f'"{sentence}"'
+    return [
+        f"everyhead translate {folder} {quoted}",
+        f"everyhead look {folder} {quoted} --png look.png",
+        f"everyhead evaluate {folder} --split test --json",
+        "everyhead train --pairs my.tsv --run runs/mine",
+    ]
+
+
+def _complete(run: Path, recipe: "Recipe") -> bool:
     from everyhead.training.metrics import read_rows
 
     steps = [row["step"] for row in read_rows(run) if row["kind"] == "validation"]
     return bool(steps) and max(steps) >= recipe.train.max_steps
 
 
-def _resumable(run: Path) -> bool:
-    from everyhead.training.checkpoints import complete_checkpoints
-
-    return bool(complete_checkpoints(run))
+def _page_is_current(run: Path) -> bool:
+    page, weights = run / PAGE, run / "model.safetensors"
+    return page.is_file() and weights.is_file() and page.stat().st_mtime >= weights.stat().st_mtime

@@ -8,16 +8,20 @@ from everyhead.errors import UserError
 
 
 def models(
-    name: Annotated[str | None, typer.Argument(help="A family, for all its presets.")] = None,
-    vocab_size: Annotated[int, typer.Option(help="Pieces to count with.")] = 37_000,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="One family; without it all of them.")
+    ] = None,
+    vocab_size: Annotated[
+        int, typer.Option(metavar="N", min=2, help="Pieces in the vocabulary to count with.")
+    ] = 37_000,
 ) -> None:
-    """List families and presets; no weights are made."""
+    """List the models that can be trained, their presets and their numbers of parameters."""
     import torch
 
     from everyhead.models import MODELS
 
     if name is not None and name not in MODELS:
-        raise UserError(f"There is no family {name!r}; there are {', '.join(MODELS)}.")
+        raise UserError(f"There is no family {name!r}; there is {', '.join(MODELS)}.")
     for family in MODELS if name is None else [name]:
         make, config, presets = MODELS[family]
         print(f"{family}, counted with one vocabulary of {vocab_size:,} pieces")

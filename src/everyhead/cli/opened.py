@@ -1,5 +1,6 @@
-"""A run as the verbs need it: opened, on a device, with its recipe and its held-out pairs."""
+"""A run as the verbs need it: opened, on a device, with its recipe."""
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,23 +31,34 @@ def open_run(folder: Path, *, device: str = "cpu", threads: int | None = None) -
     Raises:
         UserError: no such folder, nothing trained yet, or something broken in it.
     """
-    from everyhead.training.checkpoints import complete_checkpoints
-    from everyhead.training.run import RECIPE, run_recipe
+    from everyhead.training.run import RECIPE, is_run, run_recipe
     from everyhead.weights.folder import load
 
     choose_threads(threads)
-    if not folder.is_dir():
+    where = choose_device(device)
+    if not folder.exists():
         raise UserError(f"There is no run or model folder {folder}; check the path.")
-    if not (folder / "config.json").is_file() and (
-        complete_checkpoints(folder) or (folder / RECIPE).is_file()
-    ):
+    if not folder.is_dir():
+        raise UserError(f"{folder} is a file; give the folder of a run, like runs/demo.")
+    if not (folder / "config.json").is_file():
+        if is_run(folder):
+            raise UserError(
+                f"{folder} has no weights to use yet: training stopped before its first "
+                f"evaluation. Go on with: {resume_command(folder)}"
+            )
         raise UserError(
-            f"{folder} has no weights to use yet: training stopped before its first evaluation. "
-            f"Go on with: everyhead train {folder / RECIPE} --run {folder} --resume"
+            f"{folder} is no run: it has neither a {RECIPE} nor a config.json. Give the folder "
+            "that training wrote, like runs/demo."
         )
     model, tokenizer = load(folder)
     recipe = run_recipe(folder) if (folder / RECIPE).is_file() else None
-    return Opened(folder, model.to(choose_device(device)).eval(), tokenizer, recipe)
+    return Opened(folder, model.to(where).eval(), tokenizer, recipe)
+
+
+def resume_command(folder: Path) -> str:
+    """What to type to go on with this run."""
+    recipe = folder / "recipe.toml"
+    return shlex.join(["everyhead", "train", str(recipe), "--run", str(folder), "--resume"])
 
 
 def choose_threads(threads: int | None) -> None:
@@ -72,12 +84,12 @@ def choose_device(name: str) -> str:
     """
     import torch
 
+    here = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        here = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+        torch.empty(1, device=device).cpu()  # meta has no numbers to give back
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise UserError(
-            f"Device {name!r} cannot be used here; there is {' and '.join(here)}."
+            f"--device {name} cannot be used here; there is {', '.join(here)}."
         ) from error
     return name

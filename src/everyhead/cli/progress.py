@@ -2,14 +2,17 @@
 
 import sys
 import time
+from collections import deque
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from everyhead.training.listener import State
 from everyhead.training.step import StepReport
+
+RECENT = 50  # steps that the shown speed is the mean of
 
 
 def duration(seconds: float) -> str:
@@ -20,27 +23,44 @@ def duration(seconds: float) -> str:
     return f"{whole // 60} min {whole % 60:02d} s" if whole >= 60 else f"{whole} s"
 
 
+class Mark(NamedTuple):
+    """A moment of the training."""
+
+    seconds: float
+    step: int
+    n_tokens: int
+
+
+class LastingConsole(Console):
+    """One whose reader may go away: training goes on unheard."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+
+
 class TrainingDisplay:
     """A listener of the trainer's that writes to stderr."""
 
     def __init__(self, max_steps: int) -> None:
-        self.console = Console(file=sys.stderr)
+        self.console = LastingConsole(file=sys.stderr)
         self.max_steps = max_steps
         self.bar: Progress | None = None
         self.task: TaskID | None = None
-        self._since = (time.perf_counter(), 0, 0)
-        self._speed = 0.0
+        self._marks: deque[Mark] = deque(maxlen=RECENT + 1)
 
     def say(self, text: str) -> None:
         """One plain line, above the bar if there is one."""
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        try:
+            self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        except OSError:  # a full disk under the log is no reason to lose the training
+            self.console.quiet = True
 
     def estimated(self, seconds: float, state: State) -> None:
         self.say(
             f"{self.max_steps - state.step:,} steps to go, about {duration(seconds)} "
             "(evaluations not counted)"
         )
-        self._since = (time.perf_counter(), state.n_tokens, state.step)
+        self._start(state.step, state.n_tokens)
         if self.console.is_terminal:
             columns = (
                 TextColumn("step {task.completed}/{task.total}"),
@@ -53,15 +73,10 @@ class TrainingDisplay:
             self.bar.start()
 
     def stepped(self, state: State, report: StepReport, rate: float) -> None:
-        now = time.perf_counter()
-        if now - self._since[0] > 1:
-            self._speed = (state.n_tokens - self._since[1]) / (now - self._since[0])
-            if self.bar is None and state.step % 10:
-                return
-            self._since = (now, state.n_tokens, state.step)
+        self._marks.append(Mark(time.perf_counter(), state.step, state.n_tokens))
         if self.bar is not None and self.task is not None:
             loss = report.smoothed / max(report.n_tokens, 1)
-            text = f"loss {loss:.3f}  rate {rate:.1e}  {self._speed:,.0f} tokens/s"
+            text = f"loss {loss:.3f}  rate {rate:.1e}  {self._speeds()[1]:,.0f} tokens/s"
             self.bar.update(self.task, completed=state.step, description=text)
 
     def logged(self, row: dict[str, Any]) -> None:
@@ -76,6 +91,7 @@ class TrainingDisplay:
             if key in row
         ]
         self.say(f"step {row['step']:>6,}  validation  {'  '.join(parts)}")
+        self._start(row["step"], row["tokens"])  # the speed is that of the steps alone
 
     def skipped(self, state: State, report: StepReport) -> None:
         self.say(
@@ -90,12 +106,22 @@ class TrainingDisplay:
             self.bar.stop()
             self.bar = None
 
+    def _start(self, step: int, n_tokens: int) -> None:
+        self._marks.clear()
+        self._marks.append(Mark(time.perf_counter(), step, n_tokens))
+
+    def _speeds(self) -> tuple[float, float]:
+        """Steps and target tokens a second of late."""
+        seconds, steps, n_tokens = (
+            last - first for first, last in zip(self._marks[0], self._marks[-1], strict=True)
+        )
+        return (steps / seconds, n_tokens / seconds) if seconds > 0 else (0.0, 0.0)
+
     def _train_line(self, row: dict[str, Any]) -> str:
-        left = ""
-        seconds, steps = time.perf_counter() - self._since[0], row["step"] - self._since[2]
-        if steps > 0 and seconds > 0:
-            left = f"  {duration((self.max_steps - row['step']) * seconds / steps)} left"
+        steps, tokens = self._speeds()
+        left = (self.max_steps - row["step"]) / steps if steps else 0.0
         return (
             f"step {row['step']:>6,}/{self.max_steps:,}  loss {row['loss']:.3f}  "
-            f"rate {row['lr']:.1e}  {self._speed:,.0f} tokens/s{left}"
+            f"rate {row['lr']:.1e}  {tokens:,.0f} tokens/s"
+            f"{f'  {duration(left)} left' if left else ''}"
         )

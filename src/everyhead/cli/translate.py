@@ -1,5 +1,7 @@
 """everyhead translate: lines in, lines out, in order."""
 
+import os
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,64 +9,84 @@ from typing import Annotated
 
 import typer
 
+from everyhead.cli.options import Beam, Device, LengthPenalty, Run, Threads, utf8
 from everyhead.errors import UserError
 
 
 def translate(
-    run: Annotated[Path, typer.Argument(help="A run or model folder.")],
+    run: Run,
     sentence: Annotated[
-        str | None, typer.Argument(help="One sentence; without it, lines from standard input.")
+        str | None,
+        typer.Argument(metavar="[SENTENCE]", help="Without it: standard input, line by line."),
     ] = None,
-    beam: Annotated[
-        int | None, typer.Option(help="Beams; 1 is greedy. Default: the recipe's.")
-    ] = None,
-    length_penalty: Annotated[
-        float | None, typer.Option(help="Scores are divided by length to this power.")
-    ] = None,
+    beam: Beam = None,
+    length_penalty: LengthPenalty = None,
     n_best: Annotated[
-        int, typer.Option(help="Show so many: line number, score and text, apart by tabs.")
+        int,
+        typer.Option(
+            metavar="N", help="Show so many of each line: line number TAB score TAB translation."
+        ),
     ] = 1,
-    max_len: Annotated[int | None, typer.Option(help="Longest translation, in pieces.")] = None,
-    batch_tokens: Annotated[int, typer.Option(help="Source pieces searched together.")] = 4096,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 …")] = "cpu",
-    threads: Annotated[int | None, typer.Option(help="Processor threads.")] = None,
+    max_len: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Longest translation in pieces; by default twice the source and 16."
+        ),
+    ] = None,
+    batch_tokens: Annotated[
+        int, typer.Option(metavar="N", help="Source pieces that are searched at once.")
+    ] = 4096,
+    device: Device = "cpu",
+    threads: Threads = None,
 ) -> None:
-    """Translate a sentence, or standard input line by line; a blank line stays blank."""
+    """Translate a sentence, or standard input line by line.
+
+    Each line gives one line, in the same order; a blank line stays blank.
+    """
     from everyhead.cli.opened import open_run
     from everyhead.generation.translate import Options, translate_stream
     from everyhead.models.prepare import prepare
 
-    if sentence is None and sys.stdin is not None and sys.stdin.isatty():
-        print("Type a sentence and Enter; Ctrl-D ends.", file=sys.stderr)
+    by_hand = sentence is None and sys.stdin is not None and sys.stdin.isatty()
+    lines = _stdin_lines() if sentence is None else iter(_argument_lines(sentence, run))
     opened = open_run(run, device=device, threads=threads)
     settings = opened.evaluation
-    width = max(settings.beam, n_best) if beam is None else beam
     options = Options(
-        beam=width,
+        beam=max(settings.beam, n_best) if beam is None else beam,
         length_penalty=settings.length_penalty if length_penalty is None else length_penalty,
         n_best=n_best,
         max_len=max_len,
         batch_tokens=batch_tokens,
-        chunk_lines=1 if sentence is None and sys.stdin.isatty() else 4096,
+        chunk_lines=1 if by_hand else 4096,
     )
-    lines = _stdin_lines() if sentence is None else iter(sentence.split("\n"))
+    if by_hand:
+        print("Type a sentence and Enter; Ctrl-D ends.", file=sys.stderr)
     model = prepare(opened.model)
     found = translate_stream(model, opened.tokenizer, lines, options, on_cut=_cut)
     for number, translations in enumerate(found, 1):
         if n_best == 1:
-            print(translations[0].text, flush=options.chunk_lines == 1)
+            print(translations[0].text, flush=by_hand)
             continue
         for each in translations:
-            print(f"{number}\t{each.hypothesis.score:.4f}\t{each.text}")
+            print(f"{number}\t{each.hypothesis.score:.4f}\t{each.text}", flush=by_hand)
+
+
+def _argument_lines(sentence: str, run: Path) -> list[str]:
+    if os.path.isfile(utf8(sentence)):
+        command = f"{shlex.join(['everyhead', 'translate', str(run)])} < {shlex.quote(sentence)}"
+        _note(
+            f"{sentence!r} is translated as a sentence; to translate that file's lines: {command}"
+        )
+    return sentence.split("\n")
 
 
 def _stdin_lines() -> Iterator[str]:
-    """Lines of standard input as UTF-8, split at \\n alone; a byte order mark is dropped.
+    """Lines of standard input as UTF-8, split at \\n alone; byte order marks are dropped.
 
     Raises:
         UserError: a line that is not UTF-8.
     """
-    for number, line in enumerate(sys.stdin.buffer, 1):
+    for number, line in enumerate(sys.stdin.buffer if sys.stdin is not None else (), 1):
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -76,8 +98,11 @@ def _stdin_lines() -> Iterator[str]:
 
 
 def _cut(number: int, n_pieces: int, limit: int) -> None:
-    print(
-        f"everyhead: line {number} has {n_pieces} pieces and was cut to {limit}, the longest the "
-        "model takes; split it into sentences.",
-        file=sys.stderr,
+    _note(
+        f"line {number} has {n_pieces} pieces and was cut to {limit}, the longest that the model "
+        "takes; split it into sentences."
     )
+
+
+def _note(sentence: str) -> None:
+    print(f"everyhead: {sentence}", file=sys.stderr)

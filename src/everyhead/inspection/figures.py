@@ -43,11 +43,7 @@ def attention_figure(
 
     Raises: ValueError when the shapes do not agree.
     """
-    matrices = _matrices(weights, queries, keys, "weights")
-    numbers = range(len(matrices)) if heads is None else heads
-    if len(numbers) != len(matrices):
-        raise ValueError(f"heads names {len(numbers)} heads, but weights has {len(matrices)}.")
-    panels = [Panel(f"head {h}", m) for h, m in zip(numbers, matrices, strict=True)]
+    panels = _panels(_matrices(weights, queries, keys, "weights"), heads)
     columns = _columns(len(panels))
     rows = [Row("", panels[i : i + columns]) for i in range(0, len(panels), columns)]
     return draw(rows, Axis([*queries], query_name), Axis([*keys], key_name), title=title, vmax=vmax)
@@ -59,6 +55,7 @@ def attention_grid(
     keys: Sequence[str],
     *,
     title: str = "",
+    heads: Sequence[int] | None = None,
     query_name: str = "queries",
     key_name: str = "keys",
     vmax: float = 1.0,
@@ -72,7 +69,7 @@ def attention_grid(
     rows = []
     for name, weights in layers:
         matrices = _matrices(weights, queries, keys, name)
-        rows.append(Row(name, [Panel(f"head {h}", m) for h, m in enumerate(matrices)]))
+        rows.append(Row(name, _panels(matrices, heads)))
     return draw(rows, Axis([*queries], query_name), Axis([*keys], key_name), title=title, vmax=vmax)
 
 
@@ -91,6 +88,13 @@ def save_figure(figure: "Figure", path: str | Path, *, dpi: int = 160) -> Path:
     figure.savefig(content, format=kind, dpi=dpi, metadata={stamp: None} if stamp else None)
     atomic_write_bytes(path, content.getvalue())
     return path
+
+
+def _panels(matrices: NDArray[np.float64], heads: Sequence[int] | None) -> list[Panel]:
+    numbers = range(len(matrices)) if heads is None else heads
+    if len(numbers) != len(matrices):
+        raise ValueError(f"heads names {len(numbers)} heads, but weights has {len(matrices)}.")
+    return [Panel(f"head {h}", m) for h, m in zip(numbers, matrices, strict=True)]
 
 
 def _columns(n: int) -> int:

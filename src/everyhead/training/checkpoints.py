@@ -72,8 +72,9 @@ def load_checkpoint(
         )
     folder = found[-1]
     _fill(model, read_safetensors(folder / "weights.safetensors"), folder)
+    tensors = read_safetensors(folder / "optimizer.safetensors")
     try:
-        restore_optimizer(model, optimizer, read_safetensors(folder / "optimizer.safetensors"))
+        restore_optimizer(model, optimizer, tensors)
     except ValueError as error:
         raise UserError(f"{folder} does not fit the model of the recipe: {error}.") from error
     state = read_json(folder / "state.json")

@@ -4,11 +4,11 @@ The numbers grow with the data: more pairs carry more pieces, more layers and mo
 chosen is written into the run, where it can be read and changed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from everyhead.data.pairs import Pairs
-from everyhead.training.recipe import Recipe, parse_recipe
+from everyhead.training.recipe import Recipe, override, parse_recipe
 
 # fmt: off
 SIZES: list[tuple[int, int, dict[str, Any], dict[str, Any]]] = [
@@ -24,26 +24,41 @@ SIZES: list[tuple[int, int, dict[str, Any], dict[str, Any]]] = [
       "peak": 7e-4}),
 ]
 # fmt: on
+# Japanese kana, Thai and Lao, Burmese, Khmer.
+UNSPACED = (
+    ("\u3040", "\u30ff"),
+    ("\u0e00", "\u0eff"),
+    ("\u1000", "\u109f"),
+    ("\u1780", "\u17ff"),
+)
 
 
-def choose_recipe(name: str, pairs: Pairs, data: dict[str, Any]) -> Recipe:
-    """A recipe for these pairs; `data` is its [data] section."""
+def choose_recipe(
+    name: str, pairs: Pairs, data: dict[str, Any], changes: Iterable[str] = ()
+) -> Recipe:
+    """A recipe for these pairs; `data` is its [data] section, `changes` are section.key=value.
+
+    Raises:
+        UserError: a change of a key that is not there, or to a value out of range.
+    """
     size = next(row for row in SIZES if pairs.size < row[0])
     _, n_pieces, model, train = size
     train = {"optimizer": "adamw", **train, "save_every": train["evaluate_every"]}
     values: dict[str, Any] = {"name": name, "about": f"chosen for {pairs.size:,} pairs"}
-    values |= {"data": data, "tokenizer": {"vocab_size": n_pieces}, "model": model, "train": train}
-    values["evaluate"] = {"tokenize": bleu_tokenizer(pairs.target)}
+    values |= {"data": dict(data), "tokenizer": {"vocab_size": n_pieces}, "model": dict(model)}
+    values |= {"train": train, "evaluate": {"tokenize": bleu_tokenizer(pairs.target)}}
+    for change in changes:
+        override(values, change)
     return parse_recipe(values, "the chosen recipe")
 
 
 def bleu_tokenizer(lines: Sequence[str]) -> str:
     """sacreBLEU's tokenizer for these target lines: zh or char where words are not spaced."""
-    text = "".join(lines[:1000])
+    text = "".join("".join(lines[:1000]).split())
     if not text:
         return "13a"
-    kana_or_thai = sum("\u3040" <= c <= "\u30ff" or "\u0e00" <= c <= "\u0e7f" for c in text)
+    unspaced = sum(any(low <= c <= high for low, high in UNSPACED) for c in text)
     han = sum("\u4e00" <= c <= "\u9fff" for c in text)
-    if kana_or_thai > 0.05 * len(text):
+    if unspaced > 0.05 * len(text):
         return "char"
     return "zh" if han > 0.2 * len(text) else "13a"

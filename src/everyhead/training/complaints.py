@@ -12,6 +12,7 @@ ELSEWHERE = {
     "learning_rate": "train.peak",
     "batch_size": "train.batch_sentences",
     "epochs": "train.max_steps",
+    "steps": "train.max_steps",
 }
 
 
@@ -27,10 +28,11 @@ def nearest(wrong: str, right: Iterable[str]) -> str:
     last = wrong.rpartition(".")[2]
     if ELSEWHERE.get(last) in names:
         return f"did you mean {ELSEWHERE[last]}?"
+    ends = {name.rpartition(".")[2]: name for name in names}
+    if last in ends:  # the right key in the wrong section
+        return f"did you mean {ends[last]}?"
     close = difflib.get_close_matches(wrong, names, n=1, cutoff=0.5)
-    if not close:
-        ends = {name.rpartition(".")[2]: name for name in names}
-        close = [ends[end] for end in difflib.get_close_matches(last, ends, n=1)]
+    close = close or [ends[end] for end in difflib.get_close_matches(last, ends, n=1)]
     return f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}."
 
 

@@ -197,11 +197,9 @@ class Trainer:
             row |= self.score(self.model)
             self.model.train()
         good = float(row["bleu"]) if self.recipe.best == "bleu" and "bleu" in row else -loss
-        if math.isfinite(good) and (s.best is None or good >= s.best):  # of equals the later
-            s.best, s.best_step = good, s.step
-            self.save(self.model)
-        elif s.best_step is None and not self._remaining():
-            s.best_step = s.step  # not good, but all there is
+        better = math.isfinite(good) and (s.best is None or good >= s.best)  # of equals the later
+        if better or (s.best_step is None and not self._remaining()):  # or else all there is
+            s.best, s.best_step = good if better else None, s.step
             self.save(self.model)
         self._write(row)
 

@@ -158,14 +158,17 @@ def make_trainer(
 
 
 def write_beginnings(run: Path, prepared: Prepared) -> None:
-    """recipe.toml, data.json and, where the corpus asks for it, its attribution."""
+    """data.json, the corpus' attribution where it asks for it, and last recipe.toml.
+
+    A folder with a recipe.toml is a run that has begun, so whatever else it needs comes before.
+    """
     run.mkdir(parents=True, exist_ok=True)
-    atomic_write_text(run / RECIPE, recipe_text(prepared.recipe))
     atomic_write_json(run / DATA, prepared.report)
     origin = prepared.report.get("origin", {})
     if origin.get("attribution"):
         words = f"{origin['attribution']}\nLicence: {origin['licence']}\n"
         atomic_write_text(run / "DATA-LICENCE.txt", words)
+    atomic_write_text(run / RECIPE, recipe_text(prepared.recipe))
 
 
 def is_run(run: Path) -> bool:

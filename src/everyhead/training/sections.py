@@ -11,6 +11,7 @@ from everyhead.training.optimizers import OPTIMIZERS
 from everyhead.training.precision import PRECISIONS
 
 Share = Annotated[float, Field(ge=0, lt=1)]
+Size = Annotated[int, Field(ge=1)]
 
 
 class Section(BaseModel):
@@ -47,14 +48,14 @@ class ModelRecipe(Section):
     """A preset and what differs from it."""
 
     preset: str = "small"
-    d_model: int | None = None
-    n_heads: int | None = None
-    n_layers: int | None = None
-    n_encoder_layers: int | None = None
-    n_decoder_layers: int | None = None
-    d_ff: int | None = None
-    dropout: float | None = Field(default=None, ge=0, lt=1)
-    attention_dropout: float | None = Field(default=None, ge=0, lt=1)
+    d_model: Size | None = None
+    n_heads: Size | None = None
+    n_layers: Size | None = None
+    n_encoder_layers: Size | None = None
+    n_decoder_layers: Size | None = None
+    d_ff: Size | None = None
+    dropout: Share | None = None
+    attention_dropout: Share | None = None
     activation: str | None = None
     norm: str | None = None
     positions: str | None = None

@@ -9,23 +9,32 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from everyhead.data.pair_tokenizer import CONFIG_FILE, SHARED_FILE, SIDE_FILES, PairTokenizer
 from everyhead.errors import UserError
 from everyhead.files import json_text, read_json, update_set
-from everyhead.layers.positions import SinusoidalPositions, sinusoid
 from everyhead.models.transformer import Transformer, TransformerConfig
 from everyhead.tensors import write_tensors
 from everyhead.weights import marian, marian_config
 from everyhead.weights.files import WEIGHTS_FILE, read_tensors
-from everyhead.weights.state import Slot, aliases, collect, fill, own_slots
+from everyhead.weights.state import Slot, Undrawn, aliases, collect, fill, own_slots
 from everyhead.weights.vocabulary import check_same, check_sizes, fingerprint
 
 MODEL_CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
 OWN_TYPE = "everyhead-transformer"
+
+
+def save(
+    model: nn.Module,
+    tokenizer: PairTokenizer,
+    folder: Path | str,
+    *,
+    generation: Mapping[str, Any] | None = None,
+) -> list[str]:
+    """The model with its tokenizer, for `load`; see `save_model`."""
+    return save_model(model, folder, tokenizer=tokenizer, generation=generation)
 
 
 def save_model(
@@ -121,7 +130,7 @@ def _load_model(folder: Path, values: Mapping[str, Any]) -> Transformer:
         config = marian_config.validated(values.get("transformer", {}), where)
     else:
         config = marian_config.from_hugging_face(values, where)
-    model = _empty(config, where)
+    model = _unfilled(config, where)
     tensors = read_tensors(folder)
     if values["model_type"] == OWN_TYPE:
         fill(model, tensors, own_slots(model), where=folder)
@@ -129,24 +138,18 @@ def _load_model(folder: Path, values: Mapping[str, Any]) -> Transformer:
         marian.check_positions(tensors, folder)
         tensors = marian.completed(tensors, config)
         fill(model, tensors, marian.slots(model, config), known=marian.POSITIONS, where=folder)
-    _compute_tables(model)
     model.output_head.bias[config.pad_id] = float("-inf")
     return model.eval()
 
 
-def _empty(config: TransformerConfig, where: Path) -> Transformer:
-    """A model without memory: shapes are compared before any is taken, and no number is drawn."""
+def _unfilled(config: TransformerConfig, where: Path) -> Transformer:
+    """A model whose random start is left out: time is saved and no random number is drawn."""
     try:
-        with torch.device("meta"):
+        with Undrawn():
             return Transformer(config)
-    except (ValueError, RuntimeError, ArithmeticError) as error:
-        raise UserError(f"{where} describes no Transformer: {error}.") from error
-
-
-def _compute_tables(model: Transformer) -> None:
-    for module in model.modules():
-        if isinstance(module, SinusoidalPositions):
-            module.table = sinusoid(*module.table.shape, layout="halves")
+    except (ValueError, RuntimeError, ArithmeticError, MemoryError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{where} describes no Transformer that fits here: {reason}.") from error
 
 
 def _unwrapped(model: nn.Module) -> Transformer:

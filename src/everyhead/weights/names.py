@@ -33,6 +33,7 @@ class NameTable:
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self.rows = tuple(rows)
+        self._patterns = [(_pattern(row.ours), row) for row in self.rows]
 
     def row_of(self, name: str) -> Row:
         """The row of one of our names, with the layer's number filled in on both sides.
@@ -40,9 +41,13 @@ class NameTable:
         Raises:
             KeyError: no row has that name as a whole.
         """
-        for row in self.rows:
-            before, brace, after = row.ours.partition("{n}")
-            number = "(0|[1-9][0-9]*)" if brace else "()"
-            if match := re.fullmatch(re.escape(before) + number + re.escape(after), name):
+        for pattern, row in self._patterns:
+            if match := pattern.fullmatch(name):
                 return row._replace(ours=name, theirs=row.theirs.replace("{n}", match[1]))
         raise KeyError(name)
+
+
+def _pattern(ours: str) -> re.Pattern[str]:
+    before, brace, after = ours.partition("{n}")
+    number = "(0|[1-9][0-9]*)" if brace else "()"
+    return re.compile(re.escape(before) + number + re.escape(after))

@@ -1,14 +1,15 @@
 """From a model to named tensors and back, strictly: every tensor placed, every parameter filled.
 
 Tied tensors have several names and are stored once, under the first; on the way back any of the
-names fills all of them, and they are one Parameter again.
+names fills all of them, and they are one Parameter still.
 """
 
-from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from everyhead.errors import UserError
 from everyhead.weights.names import Change, unchanged
@@ -23,6 +24,27 @@ class Slot(NamedTuple):
     theirs: tuple[str, ...]
     to_theirs: Change = unchanged
     to_ours: Change = unchanged
+
+
+class Undrawn(TorchFunctionMode):
+    """Inside, what would be filled with random numbers keeps whatever its memory holds.
+
+    The meta device would do the same, but it loads PyTorch's compiler, which takes seconds.
+    """
+
+    names = ("normal_", "uniform_", "trunc_normal_")  # of torch.nn.init and of Tensor
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") in self.names:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
 
 
 def own_slots(model: nn.Module) -> list[Slot]:
@@ -55,9 +77,9 @@ def fill(
     known: Collection[str] = (),
     where: object = "the file",
 ) -> None:
-    """Put the file's tensors into the model, as float32; `known` names the file may hold besides.
+    """Copy the file's tensors into the model; `known` names the file may hold besides.
 
-    The model may be on the meta device. Nothing is changed if anything does not fit.
+    Nothing is changed if anything does not fit.
 
     Raises:
         UserError: missing, unexpected, wrongly shaped or contradicting tensors, all of them listed.
@@ -67,9 +89,10 @@ def fill(
     expected = {name for slot in slots for name in slot.theirs} | set(known)
     fits.faults["unexpected"] = sorted(tensors.keys() - expected)
     fits.raise_if_any(where)
-    for slot, tensor in chosen:
-        assert tensor is not None
-        _place(model, slot.ours, tensor.to(torch.float32).contiguous())
+    with torch.no_grad():
+        for slot, tensor in chosen:
+            assert tensor is not None
+            fits.state[slot.ours[0]].copy_(tensor)
 
 
 class _Fits:
@@ -114,16 +137,3 @@ class _Fits:
 def _listed(names: list[str]) -> str:
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more
-
-
-def _place(model: nn.Module, names: tuple[str, ...], tensor: Tensor) -> None:
-    """Make `tensor` the parameter or buffer of each name, one and the same object."""
-    owners = [
-        (model.get_submodule(path), attribute)
-        for path, _, attribute in (name.rpartition(".") for name in names)
-    ]
-    old = getattr(*owners[0])
-    if isinstance(old, nn.Parameter):
-        tensor = nn.Parameter(tensor, requires_grad=old.requires_grad)
-    for module, attribute in owners:
-        setattr(module, attribute, tensor)

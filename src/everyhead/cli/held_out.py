@@ -1,0 +1,63 @@
+"""Which pairs a run is scored on, and whether they are still those it did not train on."""
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+from everyhead.cli.opened import Opened
+from everyhead.data.splits import Splits
+from everyhead.errors import UserError
+
+SPLITS = ("test", "validation", "train")
+FINGERPRINT = "splits_sha256"  # in data.json
+
+
+def held_out(opened: Opened, split: str, pairs: Path | None = None) -> tuple[list[str], list[str]]:
+    """The run's pairs of that split, or those of the file.
+
+    Raises:
+        UserError: no such split, or the folder has no recipe to cut pairs by.
+    """
+    if pairs is not None:
+        from everyhead.data.pairs import filter_pairs, read_tsv
+        from everyhead.data.translation import GIVEN
+
+        given, _ = filter_pairs(read_tsv(pairs), GIVEN)
+        if not given.size:
+            raise UserError(f"{pairs} holds no pair to score.")
+        return given.source, given.target
+    if split not in SPLITS:
+        raise UserError(f"There is no split {split!r}; there are {', '.join(SPLITS)}.")
+    if opened.recipe is None:
+        raise UserError(
+            f"{opened.folder} is a model without a recipe, so it has no held-out pairs: "
+            "give some with --pairs."
+        )
+    from everyhead.training.run import read_splits
+
+    splits = read_splits(opened.recipe.data)[0]
+    _warn_if_changed(opened.folder, splits)
+    chosen = getattr(splits, split)
+    return chosen.source, chosen.target
+
+
+def fingerprint(splits: Splits) -> str:
+    """Of every sentence of every set, in order."""
+    total = hashlib.sha256()
+    for side in (side for part in splits for side in part):
+        total.update(json.dumps(side).encode("ascii"))
+    return total.hexdigest()
+
+
+def _warn_if_changed(run: Path, splits: Splits) -> None:
+    from everyhead.files import read_json
+    from everyhead.training.run import DATA
+
+    trained_on = read_json(run / DATA).get(FINGERPRINT) if (run / DATA).is_file() else None
+    if trained_on not in (None, fingerprint(splits)):
+        print(
+            f"everyhead: the pairs have changed since {run} began: what is called held-out now may "
+            "have been trained on.",
+            file=sys.stderr,
+        )

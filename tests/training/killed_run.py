@@ -1,0 +1,45 @@
+"""A small training run in a process of its own, begun or resumed as `everyhead train` does it."""
+
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import torch
+
+from everyhead.data.pair_tokenizer import PairTokenizer
+from everyhead.training.listener import Silent, State
+from everyhead.training.recipe import Recipe
+from everyhead.training.run import is_run, make_trainer, prepare, run_recipe, write_beginnings
+from everyhead.training.step import StepReport
+from everyhead.weights.folder import save_model
+
+
+class Progress(Silent):
+    """Sends the number of each step that is done."""
+
+    def __init__(self, to: Connection) -> None:
+        self.to = to
+
+    def stepped(self, state: State, report: StepReport, rate: float) -> None:
+        self.to.send(state.step)
+
+
+def train(run: Path, recipe: Recipe, to: Connection) -> None:
+    """Go on with the run if it has begun, else begin it; to the end, if nobody kills it."""
+    torch.set_num_threads(1)
+    begun = is_run(run)
+    prepared = prepare(
+        run_recipe(run) if begun else recipe, PairTokenizer.load(run) if begun else None
+    )
+    if not begun:
+        run.mkdir(parents=True, exist_ok=True)
+        prepared.tokenizer.save(run, model_max_length=prepared.config.max_len)
+        write_beginnings(run, prepared)
+    trainer = make_trainer(
+        prepared,
+        run,
+        save=lambda model: save_model(model, run, tokenizer=prepared.tokenizer) and None,
+        listener=Progress(to),
+    )
+    if begun:
+        trainer.resume()
+    trainer.fit()
