@@ -1,11 +1,15 @@
 """Small models whose next-piece distributions are worth searching, and plain oracles for them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import product
+from types import SimpleNamespace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from everyhead.data.batching import pad_rows
+from everyhead.layers.blocks import Memory
 from everyhead.models.transformer import Transformer, TransformerConfig
 
 SMALL = {"d_model": 16, "n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": 2, "d_ff": 32}
@@ -27,38 +31,105 @@ def lively(vocab_size: int, seed: int = 0, **choices: object) -> Transformer:
     return model
 
 
-def sources(lengths: list[int], vocab_size: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+def sources(lengths: Sequence[int], vocab_size: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Random sentences ending in `</s>`, padded on the right: ids (B, S) and mask."""
     rng = torch.Generator().manual_seed(seed)
-    longest = max(lengths)
-    real = torch.arange(longest) < torch.tensor(lengths)[:, None]
-    ids = torch.randint(1, vocab_size - 1, (len(lengths), longest), generator=rng)
-    ids = ids.masked_fill(~real, vocab_size - 1)
-    for i, n in enumerate(lengths):
-        if n:
-            ids[i, n - 1] = 0
-    return ids, real
+    rows = [torch.randint(1, vocab_size - 1, (n,), generator=rng).tolist() for n in lengths]
+    return pad_rows([[*row[:-1], 0] if row else [] for row in rows], vocab_size - 1)
 
 
 @torch.inference_mode()
-def log_prob(model: Transformer, source: Tensor, pieces: list[int]) -> float:
-    """Σ log p of the pieces, teacher forcing without a cache; source (S,)."""
-    target = torch.tensor([[model.config.pad_id, *pieces[:-1]]])
-    rows = model(source[None], target)[0].log_softmax(-1)  # (T, V)
-    return float(rows.gather(1, torch.tensor(pieces)[:, None]).sum())
+def log_probs(model: Transformer, source: Tensor, answers: Sequence[Sequence[int]]) -> Tensor:
+    """Σ log p of each answer's pieces, teacher forcing without a cache; source (S,)."""
+    pad_id = model.config.pad_id
+    target, _ = pad_rows([[pad_id, *answer[:-1]] for answer in answers], pad_id)
+    labels, real = pad_rows(answers, pad_id)
+    memory = model.encode(source[None])
+    rows = model.head(model.decode(target, memory, target_mask=real)).log_softmax(-1)
+    return rows.gather(2, labels[..., None])[..., 0].masked_fill(~real, 0).sum(1)
 
 
-def every_answer(n_pieces: int, longest: int) -> Iterator[list[int]]:
+@torch.inference_mode()
+def next_log_probs(model: Transformer, source: Tensor, prefix: list[int]) -> Tensor:
+    """log p (V,) of the piece after the prefix, without a cache."""
+    target = torch.tensor([[model.config.pad_id, *prefix]])
+    return model(source[None], target)[0, -1].log_softmax(-1)
+
+
+def every_answer(n_pieces: int, longest: int) -> list[list[int]]:
     """All sequences of the pieces 1 … n that end in `</s>`, or are cut at the longest length."""
-    for length in range(longest + 1):
-        for pieces in product(range(1, n_pieces + 1), repeat=length):
-            yield [*pieces, 0] if length < longest else list(pieces)
+    words = range(1, n_pieces + 1)
+    found = [list(ids) for n in range(longest + 1) for ids in product(words, repeat=n)]
+    return [[*ids, 0] if len(ids) < longest else ids for ids in found]
 
 
-def exhaustive(
-    model: Transformer, source: Tensor, longest: int, length_penalty: float
+@cache
+def all_log_probs(seed: int, i: int, longest: int) -> tuple[list[list[int]], Tensor]:
+    """Every answer of `lively(4, seed)` to sentence i of `sources([3, 5, 1], 4, seed)`."""
+    model = lively(4, seed)
+    source, real = sources([3, 5, 1], 4, seed)
+    answers = every_answer(2, longest)
+    return answers, log_probs(model, source[i, real[i]], answers)
+
+
+def plain_greedy(model: Transformer, source: Tensor, longest: int) -> list[int]:
+    """Pieces, `</s>` included, by the whole prefix each time."""
+    ids: list[int] = []
+    while len(ids) < longest and 0 not in ids:
+        ids.append(int(next_log_probs(model, source, ids).argmax()))
+    return ids
+
+
+def plain_beam(
+    model: Transformer, source: Tensor, longest: int, *, beam: int, length_penalty: float
 ) -> list[tuple[float, list[int]]]:
-    """Score and pieces of every answer, best first."""
-    answers = every_answer(model.config.vocab_size - 2, longest)
-    scored = [(log_prob(model, source, a) / len(a) ** length_penalty, a) for a in answers]
-    return sorted(scored, key=lambda pair: -pair[0])
+    """Beam search to the limit as one writes it down first: no cache, no batch, no stop."""
+    open_: list[tuple[float, list[int]]] = [(0.0, [])]
+    finished: list[tuple[float, list[int]]] = []
+    for step in range(1, longest + 1):
+        rows = [(s, ids, next_log_probs(model, source, ids).tolist()) for s, ids in open_]
+        grown = [(s + p, [*ids, piece]) for s, ids, row in rows for piece, p in enumerate(row)]
+        grown = sorted((c for c in grown if c[0] > -1e9), key=lambda c: -c[0])[: 2 * beam]
+        ends = [c for c in grown[:beam] if c[1][-1] == 0 or step == longest]
+        finished += [(s / step**length_penalty, ids) for s, ids in ends]
+        open_ = [c for c in grown if c[1][-1] != 0][:beam]
+    return sorted(finished, key=lambda c: -c[0])
+
+
+class ScriptCache:
+    """The prefixes themselves."""
+
+    key_mask = None
+
+    def __init__(self) -> None:
+        self.prefix: Tensor | None = None
+
+    def reorder(self, index: Tensor) -> None:
+        self.prefix = self.prefix.index_select(0, index)
+
+    def keep(self, sentences: Tensor) -> None:
+        pass
+
+
+class Script(nn.Module):
+    """A model that says what `rows(prefix)` says: probabilities of each piece after a prefix."""
+
+    def __init__(self, n_pieces: int, rows: Callable[[tuple[int, ...]], list[float]]) -> None:
+        super().__init__()
+        self.config = SimpleNamespace(pad_id=n_pieces - 1, eos_id=0, max_len=50)
+        self.rows = rows
+
+    def encode(self, source: Tensor, source_mask: Tensor | None = None) -> Memory:
+        return Memory(source[..., None].float())
+
+    def cache(self, memory: Memory, max_len: int) -> ScriptCache:
+        return ScriptCache()
+
+    def decode(self, target: Tensor, memory: Memory, *, cache: ScriptCache) -> Tensor:
+        prefix = target if cache.prefix is None else torch.cat([cache.prefix, target], 1)
+        cache.prefix = prefix
+        rows = [self.rows(tuple(ids[1:])) for ids in prefix.tolist()]
+        return torch.tensor(rows)[:, None]
+
+    def head(self, hidden: Tensor) -> Tensor:
+        return hidden.log()

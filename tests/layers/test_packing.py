@@ -9,7 +9,7 @@ from torch import Tensor
 
 from everyhead.layers import masks
 from everyhead.layers.multi_head import MultiHeadAttention
-from everyhead.layers.packing import Packing
+from everyhead.layers.packing import Packing, only_right, packing_of
 
 
 def holes() -> Tensor:
@@ -130,6 +130,37 @@ def test_packed_rows_of_one_sentence_share_its_memory() -> None:
     out = layer(packing.pack(x), masks.keys(memory_real), memory, packing=packing)
     expected = layer(x, masks.keys(memory_real), memory)
     torch.testing.assert_close(out, expected[real], rtol=0, atol=1e-6)
+
+
+def test_rows_are_packed_where_there_is_padding_to_leave_out() -> None:
+    assert packing_of(None) is None
+    assert packing_of(lengths_mask([3, 3], 3)) is None
+    assert packing_of(lengths_mask([0, 0], 3)) is None
+    packing = packing_of(lengths_mask([2, 0], 3))
+    assert packing is not None and packing.index.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("rows", "right"),
+    [
+        (["110", "100"], True),
+        (["111", "000", "100"], True),
+        (["110", "011"], False),
+        (["101", "111"], False),
+        (["000", "001"], False),
+        (["111"], True),
+        (["000"], True),
+    ],
+)
+def test_padding_on_the_right_alone_is_told_from_any_other(rows: list[str], right: bool) -> None:
+    real = torch.tensor([[c == "1" for c in row] for row in rows])
+    assert only_right(real, packing_of(real)) == right
+
+
+def test_a_traced_graph_keeps_the_rectangle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    real = lengths_mask([2, 1], 3)
+    assert packing_of(real) is None and not only_right(real, None)
 
 
 @settings(deadline=None, max_examples=50)

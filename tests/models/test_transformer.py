@@ -65,6 +65,19 @@ def test_logits_equal_the_reference_in_float64(
     assert np.isneginf(ours[..., model.config.pad_id]).all()
 
 
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_an_odd_width_equals_the_reference_too(norm: str) -> None:
+    torch.manual_seed(0)
+    config = TransformerConfig(vocab_size=23, norm=norm, **{**SMALL, "d_model": 33, "n_heads": 3})
+    model = Transformer(config).double().eval()
+    source, target = sentences(model)[0]
+    theirs = reference.transformer(
+        parameters(model), source.numpy(), target.numpy(), n_heads=3, norm=norm
+    )
+    ours = model(source, target).detach().numpy()
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-10)
+
+
 # ------------------------------------------------------------------------------ names and ties
 
 

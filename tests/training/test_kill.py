@@ -14,11 +14,14 @@ from tests.training.killed_run import train
 from everyhead.files import PARTIAL
 from everyhead.training.recipe import Recipe, parse_recipe
 
-KILLS, STEPS = 10, 80
-# One process imports torch, once; each run is forked from it. Windows starts each anew.
+KILLS, STEPS = 10, 120
+# One process imports torch (and what its optimizers import on first use), once; each run is forked
+# from it. Windows starts each anew.
 METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 PROCESSES = multiprocessing.get_context(METHOD)
-PROCESSES.set_forkserver_preload(["everyhead.training.run", "everyhead.weights.folder"])
+PROCESSES.set_forkserver_preload(
+    ["everyhead.training.run", "everyhead.weights.folder", "torch._dynamo"]
+)
 
 
 @pytest.fixture

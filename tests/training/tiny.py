@@ -56,7 +56,8 @@ def batches(ids: EncodedPairs, size: int) -> list[Batch]:
 def stream(ids: EncodedPairs | None = None, **plan: Any) -> BatchStream:
     ids = pairs() if ids is None else ids
     plan = {"batch_sentences": 4, "seed": 1} | plan
-    return BatchStream(ids, BatchPlan(ids.source_lengths, ids.target_lengths, **plan), CONFIG)
+    whole = BatchPlan(ids.source_lengths, ids.target_lengths, **plan)
+    return BatchStream(ids, whole, config=CONFIG)
 
 
 def trainer(

@@ -91,8 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _failed(error: BaseException) -> int:
     """Say what went wrong; returns the exit code."""
-    if isinstance(error, BrokenPipeError):
-        return 141
+    if isinstance(error.__context__ if isinstance(error, SystemExit) else error, BrokenPipeError):
+        return 141  # click makes an exit of it
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return _say("stopped.", 130)
     if isinstance(error, UserError):
@@ -101,7 +101,7 @@ def _failed(error: BaseException) -> int:
         error.show()
         return 2
     if isinstance(error, OSError):
-        place = error.filename if error.filename is not None else "the output"
+        place = "standard output" if error.filename is None else error.filename
         return _say(f"{place}: {error.strerror or error}; check the path and the free space.", 2)
     if isinstance(error, Exception):
         name = type(error).__name__

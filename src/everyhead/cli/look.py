@@ -53,7 +53,8 @@ def look(
     from everyhead.cli.opened import open_run
     from everyhead.inspection.figures import save_figure
 
-    if not utf8(sentence).strip():
+    sentence = utf8(sentence)
+    if not sentence.strip():
         raise UserError("The sentence is blank: there is nothing to look at.")
     if png.suffix.lower() not in FORMATS:
         raise UserError(f"--png {png} must end in {', '.join(FORMATS)}.")

@@ -9,7 +9,7 @@ from everyhead.errors import UserError
 
 def models(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="One family; without it all of them.")
+        str | None, typer.Argument(metavar="NAME", help="One family; without it all of them.")
     ] = None,
     vocab_size: Annotated[
         int, typer.Option(metavar="N", min=2, help="Pieces in the vocabulary to count with.")

@@ -1,5 +1,6 @@
 """Options that several verbs share, each said once."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -33,13 +34,12 @@ Changes = Annotated[
 
 
 def utf8(text: str) -> str:
-    """A text that was typed, unchanged.
+    """A text that was typed, as UTF-8 even where the locale knows nothing beyond ASCII.
 
     Raises:
-        UserError: its bytes were not UTF-8.
+        UserError: its bytes are not UTF-8.
     """
     try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
+        return os.fsencode(text).decode("utf-8")
+    except UnicodeError as error:
         raise UserError(f"{text!r} is not UTF-8; set the terminal to UTF-8.") from error
-    return text

@@ -31,7 +31,7 @@ LEFTOVERS = (
 def train(
     recipe: Annotated[
         str | None,
-        typer.Argument(metavar="[RECIPE]", help="A built-in recipe, or the path of a recipe.toml."),
+        typer.Argument(metavar="RECIPE", help="A built-in recipe, or the path of a recipe.toml."),
     ] = None,
     pairs: Annotated[
         Path | None,
@@ -124,6 +124,8 @@ def train_run(
         trainer.resume()
     if not resume or recipe != runs.run_recipe(folder):
         _begin(folder, prepared, keep=resume)
+    if trainer.state.step >= recipe.train.max_steps:
+        display.say("All steps are trained already; --set train.max_steps=N goes on to step N.")
     try:
         state = trainer.fit()
     except Interrupted as stop:

@@ -17,7 +17,7 @@ def translate(
     run: Run,
     sentence: Annotated[
         str | None,
-        typer.Argument(metavar="[SENTENCE]", help="Without it: standard input, line by line."),
+        typer.Argument(metavar="SENTENCE", help="Without it: standard input, line by line."),
     ] = None,
     beam: Beam = None,
     length_penalty: LengthPenalty = None,
@@ -72,7 +72,8 @@ def translate(
 
 
 def _argument_lines(sentence: str, run: Path) -> list[str]:
-    if os.path.isfile(utf8(sentence)):
+    sentence = utf8(sentence)
+    if os.path.isfile(sentence):
         command = f"{shlex.join(['everyhead', 'translate', str(run)])} < {shlex.quote(sentence)}"
         _note(
             f"{sentence!r} is translated as a sentence; to translate that file's lines: {command}"

@@ -105,7 +105,7 @@ def beam_search(
         best = candidates(log_probs, open_.sums, 2 * beam)
         ends = best.token == model.config.eos_id
         _finish(pools, open_, best, ends, beam=beam, step=step, stop=stop)
-        chosen = best.gather(ends.to(torch.uint8).sort(stable=True).indices[:, :beam])
+        chosen = going_on(best, ends, beam)
         rows = chosen.parent + _first_rows(open_.sums)  # (n, K) what the cache calls them
         n_rows, open_, last = open_.sums.numel(), _extended(open_, chosen, step), chosen.token
         done = (open_.limit <= step) | stop.hopeless(open_, pools, step)
@@ -131,6 +131,12 @@ def candidates(log_probs: Tensor, sums: Tensor, k: int) -> Candidates:
     best, index = F.pad(best, missing, value=NEVER), F.pad(index, missing)
     n_tokens = log_probs.shape[1]
     return Candidates(best, index // n_tokens, index % n_tokens)
+
+
+def going_on(best: Candidates, ends: Tensor, beam: int) -> Candidates:
+    """The best K of those that do not end; what ends must not go on for want of others."""
+    alive = best._replace(sums=best.sums.masked_fill(ends, NEVER))
+    return alive.gather(ends.to(torch.uint8).sort(stable=True).indices[:, :beam])
 
 
 def _start(source: Tensor, limit: Tensor, longest: int, pad_id: int) -> tuple[Open, Tensor]:

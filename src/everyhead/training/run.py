@@ -147,7 +147,7 @@ def make_trainer(
         )
     return Trainer(
         model,
-        BatchStream(prepared.ids, plan, config),
+        BatchStream(prepared.ids, plan, config=config),
         recipe=train,
         run=run,
         validation=validation_batches(held_out, config),

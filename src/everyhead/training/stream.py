@@ -21,7 +21,7 @@ class Position(NamedTuple):
 class BatchStream:
     """Batches of the training pairs, epoch after epoch."""
 
-    def __init__(self, ids: EncodedPairs, plan: BatchPlan, config: TransformerConfig) -> None:
+    def __init__(self, ids: EncodedPairs, plan: BatchPlan, *, config: TransformerConfig) -> None:
         self.ids, self.plan, self.config = ids, plan, config
         self.position = Position()
         self._order: tuple[int, list[list[int]]] | None = None
