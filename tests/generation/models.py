@@ -23,7 +23,8 @@ def lively(vocab_size: int, seed: int = 0, **choices: object) -> Transformer:
     with torch.no_grad():
         model.output_head.weight.normal_(std=0.7)
         for places in (model.source_positions, model.target_positions):
-            places.weight.normal_(std=1.5)
+            for p in places.parameters():  # the sinusoid has none
+                p.normal_(std=1.5)
         for block in model.decoder.blocks:
             for attention in (block.self_attn, block.cross_attn):
                 attention.o_proj.weight.mul_(0.5)

@@ -32,12 +32,13 @@ def their_name(name: str) -> str:
     return name
 
 
-@pytest.fixture(scope="module")
-def pair() -> tuple[Transformer, MarianMTModel]:
+@pytest.fixture(scope="module", params=[1, 6])
+def pair(request: pytest.FixtureRequest) -> tuple[Transformer, MarianMTModel]:
     """The same random weights twice, such that answers vary and end at different lengths."""
-    ours = lively(VOCAB, 4, d_model=32, n_heads=4, d_ff=64, positions="sinusoidal")
+    ours = lively(VOCAB, request.param, d_model=32, n_heads=4, d_ff=64, positions="sinusoidal")
     with torch.no_grad():
-        ours.target_embed.weight.mul_(0.5)
+        ours.target_embed.weight.mul_(0.3)
+        ours.output_head.weight[0] *= 1.7
     config = MarianConfig(
         vocab_size=VOCAB,
         d_model=32,

@@ -94,7 +94,7 @@ def _failed(error: BaseException) -> int:
     if isinstance(error.__context__ if isinstance(error, SystemExit) else error, BrokenPipeError):
         return 141  # click makes an exit of it
     if isinstance(error, KeyboardInterrupt | typer.Abort):
-        return _say("stopped.", 130)
+        return 130
     if isinstance(error, UserError):
         return _say(str(error), 2)
     if isinstance(error, WrongCommand):

@@ -3,6 +3,7 @@
 import hashlib
 import shlex
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -42,6 +43,7 @@ def demo(
             f"{run} has begun with a recipe of its own, which --set cannot change: give another "
             "--run."
         )
+    _check_tools()
     recipe = run_recipe(run) if begun else load_recipe(DEMO, changes or [])
     if not (begun and _complete(run, recipe)):
         code = train_run(recipe, run, resume=begun, threads=threads)
@@ -126,6 +128,15 @@ def _commands(run: Path, sentence: str) -> list[str]:
         f"everyhead evaluate {folder} --split test --json",
         "everyhead train --pairs my.tsv --run runs/mine",
     ]
+
+
+def _check_tools() -> None:
+    """Better now than after minutes of training."""
+    missing = [name for name in ("sacrebleu", "matplotlib") if find_spec(name) is None]
+    if missing:
+        raise UserError(
+            f'The demo needs {" and ".join(missing)}: pip install "everyhead[demo,train]"'
+        )
 
 
 def _complete(run: Path, recipe: "Recipe") -> bool:

@@ -61,6 +61,7 @@ def scored(
     beam = settings.beam if beam is None else beam
     alpha = settings.length_penalty if length_penalty is None else length_penalty
     check_options(beam=beam, length_penalty=alpha, n_best=1)
+    score_translations(references[:1], references[:1], tokenize=settings.tokenize)  # fails early
     losses = _losses(opened, source, references)
     found = translate(opened.model, opened.tokenizer, source, beam=beam, length_penalty=alpha)
     n_bootstrap = 1000 if len(source) <= MOST_RESAMPLED else 0

@@ -1,7 +1,7 @@
 """everyhead train: from a recipe or a file of pairs to a run folder."""
 
-import importlib.util
 import shlex
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -164,14 +164,14 @@ def _begin(folder: Path, prepared: "Prepared", *, keep: bool) -> None:
 def _introduce(display: "TrainingDisplay", prepared: "Prepared", folder: Path, place: str) -> None:
     import torch
 
+    from everyhead.data.pairs import FilterCounts
+    from everyhead.data.translation import counts_text
     from everyhead.training.precision import resolve_precision
 
     report, config = prepared.report, prepared.config
     if report["origin"].get("attribution"):
         display.say(f"Data: {report['origin']['attribution']}")
-    filters = report["filters"].items()
-    counts = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in filters if n)
-    display.say(f"Pairs: {counts}")
+    display.say(f"Pairs: {counts_text(FilterCounts(**report['filters']))}")
     sizes = report["splits"]
     display.say("Split: " + ", ".join(f"{sizes[k]:,} {k}" for k in ("train", "validation", "test")))
     precision = resolve_precision(prepared.recipe.train.precision, torch.device(place))
@@ -190,7 +190,7 @@ def _save(model: "Transformer", folder: Path, prepared: "Prepared") -> None:
 
 def _scorer(prepared: "Prepared", display: "TrainingDisplay") -> Any:
     """BLEU and chrF of the validation set while training, if sacreBLEU is there."""
-    if importlib.util.find_spec("sacrebleu") is None:
+    if find_spec("sacrebleu") is None:
         display.say("sacreBLEU is not installed: the loss alone chooses the best weights.")
         return None
     from everyhead.generation.translate import translate as translate_lines
@@ -213,7 +213,7 @@ def _scorer(prepared: "Prepared", display: "TrainingDisplay") -> Any:
 def _draw_curve(folder: Path) -> None:
     from everyhead.training.metrics import read_rows
 
-    if importlib.util.find_spec("matplotlib") is None:
+    if find_spec("matplotlib") is None:
         return
     from everyhead.training.curves import learning_curve
 

@@ -168,7 +168,8 @@ def _attend_short(parts: Parts, mask: Mask | None, dropout_p: float) -> Tensor:
 
 def _score_bias(parts: Parts, mask: Mask | None) -> tuple[Tensor | None, Tensor | None]:
     """Bias and mask as one additive term, and which rows see anything (None: all do)."""
-    if mask is None or not mask.rules:
+    last = parts.q.shape[2] == 1  # a single query stands at the end, where causal sees all
+    if mask is None or not mask.rules or (last and mask.only_causal):
         return parts.bias, None
     seen = mask.rows(parts.q.shape[2], parts.k.shape[2], parts.q.device)
     alive = None

@@ -147,6 +147,11 @@ class Mask(NamedTuple):
         """Nothing but the causal rule at the end of the keys: the fused kernels have a flag."""
         return self.rules == (Causal(None),)
 
+    @property
+    def only_keys(self) -> bool:
+        """Nothing but padding: then `key_mask` is all there is to know."""
+        return all(isinstance(rule, Keys) for rule in self.rules)
+
     def rows(
         self, n_queries: int, n_keys: int, device: torch.device, rows: slice | Tensor | None = None
     ) -> Tensor:

@@ -72,6 +72,8 @@ class MultiHeadAttention(nn.Module):
         parts = folded(parts)
         if probe.active():
             parts = probe.attention(self, parts, mask)
+        elif cache is not None and cache.bias is not None:
+            parts, mask = parts._replace(bias=cache.bias), None  # made once, not every step
         out = attend(parts, mask, self.dropout if self.training else 0.0)  # (B, H, T, D)
         return self.o_proj(self._join(out, x, packing))
 
@@ -84,14 +86,18 @@ class MultiHeadAttention(nn.Module):
     ) -> Parts:
         """W^Q on x, W^K and W^V on the memory (x itself in self-attention)."""
         if memory is None:
-            joined = linear(x, *stacked((self.q_proj, self.k_proj, self.v_proj)))  # (…, (H+2K)·D)
+            joined = self._joined(x, self.q_proj, self.k_proj, self.v_proj)  # (…, (H+2K)·D)
             sizes = (self.n_heads, self.n_kv_heads, self.n_kv_heads)
             q, k, v = self._split(joined, packing, sizes)
         else:
             (q,) = self._split(self.q_proj(x), packing, (self.n_heads,))
-            joined = linear(memory, *stacked((self.k_proj, self.v_proj)))  # (…, 2K·D)
+            joined = self._joined(memory, self.k_proj, self.v_proj)  # (…, 2K·D)
             k, v = self._split(joined, memory_packing, (self.n_kv_heads, self.n_kv_heads))
         return Parts(q, k, v, self.scale)
+
+    def _joined(self, x: Tensor, *maps: Linear) -> Tensor:
+        """Several maps of one x side by side, as one product."""
+        return linear(x, *stacked(maps))
 
     def _split(self, x: Tensor, packing: Packing | None, heads: tuple[int, ...]) -> list[Tensor]:
         """(B, T, heads·D) or packed (N, heads·D) → one (B, h, T, D) for each of `heads`."""

@@ -216,7 +216,7 @@ class Transformer(nn.Module):
     def cache(self, memory: Memory, max_len: int) -> DecoderCache:
         """An empty cache for at most max_len target positions."""
         real = None if memory.mask is None else memory.mask.key_mask
-        return DecoderCache(self.config.n_decoder_layers, max_len, real)
+        return DecoderCache(self.config.n_decoder_layers, max_len, memory_mask=real)
 
     def _embed(
         self,
