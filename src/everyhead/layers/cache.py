@@ -11,9 +11,9 @@ from torch import Tensor
 
 
 class Move(NamedTuple):
-    """Row i becomes what row index[i] was: rows `to` come from `origin`, the others stay."""
+    """Row i becomes what row rows[i] was: rows `to` come from `origin`, the others stay."""
 
-    index: Tensor
+    rows: Tensor
     to: Tensor
     origin: Tensor
 
@@ -92,14 +92,14 @@ class KeyValueCache:
             return
         self._k, self._v = self._moved(self._k, move), self._moved(self._v, move)
         if self.key_mask is not None:
-            self.key_mask = self.key_mask.index_select(0, move.index)
+            self.key_mask = self.key_mask.index_select(0, move.rows)
         if self.bias is not None:
-            self.bias = self.bias.index_select(0, move.index)
+            self.bias = self.bias.index_select(0, move.rows)
 
     def _moved(self, x: Tensor, move: "Move") -> Tensor:
-        n, so_far = move.index.numel(), x[:, :, : self.length]
+        n, so_far = move.rows.numel(), x[:, :, : self.length]
         if n > x.shape[0]:
-            rows = so_far.index_select(0, move.index)
+            rows = so_far.index_select(0, move.rows)
             x = rows if self.fixed else self._room(rows)
             x[:, :, : self.length] = rows
             return x
@@ -115,9 +115,7 @@ class KeyValueCache:
 class DecoderCache:
     """One pair of caches for each decoder block: growing (self) and fixed (cross)."""
 
-    def __init__(
-        self, n_layers: int, capacity: int, *, memory_mask: Tensor | None = None
-    ) -> None:
+    def __init__(self, n_layers: int, capacity: int, *, memory_mask: Tensor | None = None) -> None:
         self.self_attn = [KeyValueCache(capacity) for _ in range(n_layers)]
         self.cross_attn = [
             KeyValueCache(0, fixed=True, key_mask=memory_mask) for _ in range(n_layers)

@@ -23,7 +23,7 @@ from everyhead.layers.multi_head import MultiHeadAttention
 FEW = 2
 
 
-class PackedLinear(nn.Module):
+class PackedLinear(Linear):
     """y = f(x Wᵀ + b) for inference; f is "none" or "relu"."""
 
     def __init__(
@@ -34,26 +34,25 @@ class PackedLinear(nn.Module):
         dtype: torch.dtype = torch.float32,
         f: str = "none",
     ) -> None:
-        super().__init__()
-        self.shape, self.f = tuple(weight.shape), f
-        weight = weight.detach().to(dtype)
-        self.few: Tensor | None = None  # bf16 weights beside float32 sums
+        nn.Module.__init__(self)
+        self.n_out, self.n_in = weight.shape
+        self.f = f
+        self.few: tuple[Tensor, Tensor | None] | None = None  # bf16 weights beside float32 sums
+        whole, offset = weight.detach().to(dtype), None if bias is None else bias.detach().to(dtype)
         if dtype == torch.bfloat16 and weight.device.type == "cpu" and not multiplies_bf16():
-            self.few, weight = weight, weight.float()
-            self.few_bias = None if bias is None else bias.detach().to(dtype)
-        self.bias = None if bias is None else bias.detach().to(weight.dtype).clone()
-        self.packed, self.weight = packed(weight), weight
-        if self.packed is not None:
-            self.weight = weight[:0]
+            self.few = whole, offset
+            whole, offset = whole.float(), None if offset is None else offset.float()
+        self.packed, self.offset = packed(whole), offset
+        self.plain = whole if self.packed is None else None
 
     def forward(self, x: Tensor) -> Tensor:
         """x (…, in) → (…, out)."""
-        if self.few is not None and x.numel() <= FEW * x.shape[-1]:
-            y = F.linear(x.to(torch.bfloat16), self.few, self.few_bias).to(x.dtype)
-        elif self.packed is not None:
-            return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, self.f, [], "")
+        if self.few is not None and x.numel() <= FEW * self.n_in:
+            y = F.linear(x.to(torch.bfloat16), *self.few).to(x.dtype)
+        elif self.plain is not None:
+            y = F.linear(x, self.plain, self.offset)
         else:
-            y = F.linear(x, self.weight, self.bias)
+            return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.offset, self.f, [], "")
         return y.relu_() if self.f == "relu" else y
 
     def _apply(self, fn: Any, recurse: bool = True) -> "PackedLinear":
@@ -66,7 +65,7 @@ class PackedLinear(nn.Module):
         raise RuntimeError("a prepared model is for inference: save the model it was made from")
 
     def extra_repr(self) -> str:
-        return f"{self.shape[1]} → {self.shape[0]}, packed"
+        return f"{self.n_in} → {self.n_out}"
 
 
 class JointAttention(MultiHeadAttention):
@@ -77,13 +76,13 @@ class JointAttention(MultiHeadAttention):
         self.n_heads, self.n_kv_heads, self.d_head = plain.n_heads, plain.n_kv_heads, plain.d_head
         self.scale, self.dropout = plain.scale, 0.0
         maps = (plain.k_proj, plain.v_proj) if cross else (plain.q_proj, plain.k_proj, plain.v_proj)
-        self.joint_proj = PackedLinear(*stacked(maps), dtype=dtype)
-        self.q_proj = packed_map(plain.q_proj, dtype=dtype) if cross else None
-        self.k_proj = self.v_proj = None
+        joint = PackedLinear(*stacked(maps), dtype=dtype)
+        self.q_proj = packed_map(plain.q_proj, dtype=dtype) if cross else joint
+        self.k_proj = self.v_proj = joint
         self.o_proj = packed_map(plain.o_proj, dtype=dtype)
 
     def _joined(self, x: Tensor, *maps: Linear) -> Tensor:
-        return self.joint_proj(x)
+        return maps[0](x)  # all of them
 
 
 def packed_map(plain: Linear, *, dtype: torch.dtype, f: str = "none") -> PackedLinear:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 LAYOUTS = ("interleaved", "halves")
@@ -64,7 +65,7 @@ class SinusoidalPositions(nn.Module):
 
     def forward(self, positions: Tensor) -> Tensor:
         """positions int64 (…) → (…, C)."""
-        return self.table[positions]
+        return F.embedding(positions, self.table)
 
 
 class LearnedPositions(nn.Module):
@@ -78,4 +79,4 @@ class LearnedPositions(nn.Module):
 
     def forward(self, positions: Tensor) -> Tensor:
         """positions int64 (…) → (…, C)."""
-        return nn.functional.embedding(positions, self.weight)
+        return F.embedding(positions, self.weight)

@@ -1,6 +1,6 @@
 """An inference copy of a model: the same equations with joint and packed maps (law 10).
 
-    [Q K V] = x [W^Q W^K W^V] as one product; weights laid out as the kernels read them; ReLU inside
+[Q K V] = x [W^Q W^K W^V] as one product; weights laid out as the kernels read them; ReLU inside
 """
 
 import copy

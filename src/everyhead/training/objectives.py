@@ -70,19 +70,19 @@ class _ChunkedLoss(torch.autograd.Function):
         wanted: bool,
     ) -> tuple[Tensor, Tensor]:
         dtype = _product_type(hidden)
-        h, w = hidden.detach().to(dtype), weight.detach().to(dtype)
-        b = None if bias is None else bias.detach().to(dtype)
+        h = hidden.detach().to(dtype)
+        head = _Head.of(weight.detach().to(dtype), bias)
         grad_h = torch.empty_like(h) if wanted else None
         grad_w = torch.zeros_like(weight) if wanted else None
         sums = torch.zeros(2, dtype=torch.float64, device=hidden.device)
         step = max(1, CHUNK // weight.shape[0])
         for start in range(0, h.shape[0], step):
             rows = slice(start, start + step)
-            dz, losses = _chunk(h[rows], w, b, labels[rows], smoothing, wanted)
+            dz, losses = _chunk(h[rows], head, labels[rows], smoothing, wanted)
             sums += losses
             if grad_h is not None and grad_w is not None:
                 dz = dz.to(dtype)
-                torch.mm(dz, w, out=grad_h[rows])  # (n, C)
+                torch.mm(dz, head.weight, out=grad_h[rows])  # (n, C)
                 _add_product(grad_w, dz, h[rows])  # (V, C)
         if wanted:
             ctx.save_for_backward(grad_h, grad_w)
@@ -99,27 +99,53 @@ class _ChunkedLoss(torch.autograd.Function):
         return *grads, None, None, None, None
 
 
+class _Head(NamedTuple):
+    """The head, and what each chunk would otherwise find out anew."""
+
+    weight: Tensor  # (V, C)
+    bias: Tensor | None  # (V,), None where the open pieces have none
+    closed: Tensor  # pieces that can never be predicted
+    n_open: int
+    weight_sum: Tensor  # (C,) over open pieces: Σ_v z_v = h · Σ_v w_v + Σ_v b_v
+    bias_sum: Tensor
+
+    @classmethod
+    def of(cls, weight: Tensor, bias: Tensor | None) -> "_Head":
+        if bias is None:
+            bias = weight.new_zeros(weight.shape[0])
+        bias = bias.detach().to(weight.dtype)
+        is_open = torch.isfinite(bias)
+        closed = (~is_open).nonzero()[:, 0]
+        some = bias.masked_fill(~is_open, 0)
+        wide = torch.promote_types(weight.dtype, torch.float32)
+        weight_sum = weight.sum(0, dtype=wide) - weight[closed].sum(0, dtype=wide)
+        n_open = weight.shape[0] - closed.numel()
+        kept = bias if bool(some.any()) else None
+        return cls(weight, kept, closed, n_open, weight_sum, some.sum(dtype=wide))
+
+    def logits(self, h: Tensor) -> Tensor:
+        """(n, C) → (n, V), at least float32, −∞ where closed."""
+        w = self.weight.t()
+        z = torch.mm(h, w) if self.bias is None else torch.addmm(self.bias, h, w)
+        z = z.to(torch.promote_types(z.dtype, torch.float32))
+        return z.index_fill_(1, self.closed, float("-inf")) if self.closed.numel() else z
+
+
 def _chunk(
-    h: Tensor, w: Tensor, b: Tensor | None, labels: Tensor, smoothing: float, wanted: bool
+    h: Tensor, head: _Head, labels: Tensor, smoothing: float, wanted: bool
 ) -> tuple[Tensor, Tensor]:
-    """dloss/dz (n, V) of one chunk in place of its logits, and the two sums (2,)."""
-    z = torch.mm(h, w.t()) if b is None else torch.addmm(b, h, w.t())  # (n, V)
-    z = z.to(torch.promote_types(z.dtype, torch.float32))
+    """dloss/dz (n, V) of one chunk, and the two sums (2,)."""
+    z = head.logits(h)  # (n, V)
     picked = z.gather(1, labels[:, None])[:, 0]  # (n,)
-    open_ = torch.isfinite(b) if b is not None else None
-    n_open = z.shape[1] if open_ is None else int(open_.sum())
-    total = z.sum(1) if open_ is None or n_open == z.shape[1] else z[:, open_].sum(1)
-    peak = z.amax(1)  # (n,)
+    total = h.to(head.weight_sum.dtype) @ head.weight_sum + head.bias_sum  # (n,)
     p = torch.softmax(z, 1)
-    lse = peak - p.amax(1).log()  # the largest p is at the peak: log p = z − lse
-    nll = (lse - picked).sum(dtype=torch.float64)
-    smoothed = (lse - (1 - smoothing) * picked - smoothing / n_open * total).sum(
-        dtype=torch.float64
-    )
+    lse = z.amax(1) - p.amax(1).log()  # the largest p is at the peak: log p = z − lse
+    losses = lse - picked, lse - (1 - smoothing) * picked - smoothing / head.n_open * total
+    nll, smoothed = (loss.sum(dtype=torch.float64) for loss in losses)
     if wanted:
-        p -= smoothing / n_open
-        if open_ is not None and n_open < z.shape[1]:
-            p[:, ~open_] = 0
+        p -= smoothing / head.n_open
+        if head.closed.numel():
+            p.index_fill_(1, head.closed, 0)
         p.scatter_add_(1, labels[:, None], p.new_full((p.shape[0], 1), smoothing - 1))
     return p, torch.stack([smoothed, nll])
 
