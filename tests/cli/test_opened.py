@@ -32,12 +32,16 @@ def test_what_is_no_run_is_told_apart(verb: list[str], tmp_path: Path, pairs: Pa
         ("config.json", None, "no weights to use yet"),
         ("tokenizer.json", 1000, "tokenizer.json is not a whole tokenizer file"),
         ("tokenizer.json", None, "There is no tokenizer"),
-        ("recipe.toml", 300, "recipe.toml"),
+        ("recipe.toml", b"[train\n", "recipe.toml is not valid TOML"),
     ],
 )
-def test_a_cut_or_missing_file_is_named(name: str, content: int | None, words: str, copy: Path):
+def test_a_cut_or_missing_file_is_named(
+    name: str, content: int | bytes | None, words: str, copy: Path
+):
     if content is None:
         (copy / name).unlink()
+    elif isinstance(content, bytes):
+        (copy / name).write_bytes(content)
     else:
         (copy / name).write_bytes((copy / name).read_bytes()[:content])
     before = everything_in(copy)

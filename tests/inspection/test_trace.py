@@ -12,6 +12,7 @@ from everyhead.generation.search import search
 from everyhead.inspection.trace import record
 from everyhead.layers import masks, probe
 from everyhead.layers.multi_head import MultiHeadAttention
+from everyhead.models.prepare import prepare
 
 PLACES = [
     "encoder.0.self_attn",
@@ -204,6 +205,18 @@ def test_cached_greedy_steps_are_one_matrix_whose_rows_are_the_queries_that_wrot
     for rows in (slice(2, 4), torch.tensor([0, 3])):
         part = trace["decoder.1.cross_attn"].weights(rows=rows)
         assert torch.equal(part, trace["decoder.1.cross_attn"].weights()[:, :, rows])
+
+
+def test_a_prepared_copy_is_recorded_like_the_model_it_was_made_from():
+    model = build("transformer-post")
+    source = sentences(model)[0][0]
+    plain, written = greedily(model, source, 6)
+    prepared, again = greedily(prepare(model), source, 6)
+    assert torch.equal(written, again) and prepared.places() == PLACES
+    for name in PLACES:
+        torch.testing.assert_close(
+            prepared[name].weights(), plain[name].weights(), rtol=0, atol=1e-5
+        )
 
 
 def test_a_second_search_begins_a_new_matrix():

@@ -55,6 +55,7 @@ def scored(
     """The scores (bleu, chrf, loss, perplexity …) and the translations they are of."""
     from everyhead.generation.search import check_options
     from everyhead.generation.translate import translate
+    from everyhead.models.prepare import prepare
     from everyhead.training.scoring import score_translations
 
     settings = opened.evaluation
@@ -63,7 +64,8 @@ def scored(
     check_options(beam=beam, length_penalty=alpha, n_best=1)
     score_translations(references[:1], references[:1], tokenize=settings.tokenize)  # fails early
     losses = _losses(opened, source, references)
-    found = translate(opened.model, opened.tokenizer, source, beam=beam, length_penalty=alpha)
+    model = prepare(opened.model)
+    found = translate(model, opened.tokenizer, source, beam=beam, length_penalty=alpha)
     n_bootstrap = 1000 if len(source) <= MOST_RESAMPLED else 0
     scores = score_translations(
         found, references, tokenize=settings.tokenize, n_bootstrap=n_bootstrap

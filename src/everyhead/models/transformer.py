@@ -58,6 +58,11 @@ class TransformerConfig(BaseModel):
                 object.__setattr__(self, name, size + getattr(self, name))
             if not 0 <= getattr(self, name) < size:
                 raise ValueError(f"{name} {getattr(self, name)} lies outside 0 … {size - 1}")
+        if not 0 <= self.eos_id < self.vocab_size or self.eos_id == self.pad_id:
+            raise ValueError(  # padding is never predicted, so no sentence could end
+                f"eos_id {self.eos_id} must be an id of the vocabulary other than pad_id "
+                f"{self.pad_id}"
+            )
         return self
 
 

@@ -1,0 +1,61 @@
+"""Defects of loading: code in a file, archives that climb out, services open to everybody."""
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+from tests.weights.small import config, logits, random_model
+
+from everyhead.weights import load_model, save_model
+
+ROOT = Path(__file__).resolve().parents[2]
+PRODUCT = sorted((ROOT / "src" / "everyhead").rglob("*.py"))
+# Unpacking, listening and fetching would each need rules of their own before they may come in.
+ABSENT = {
+    *("tarfile", "zipfile", "socket", "socketserver", "http", "uvicorn", "starlette"),
+    *("urllib.request", "requests", "httpx", "huggingface_hub"),
+}
+
+
+def imported(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return names
+
+
+def test_pytorch_is_new_enough_that_its_safe_unpickler_is_safe() -> None:
+    """Before 2.10 a crafted .pth corrupted memory even with weights_only=True."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (torch_,) = (each for each in project["dependencies"] if re.match(r"torch\b", each))
+    least = re.fullmatch(r"torch>=(\d+)\.(\d+)", torch_)
+    assert least and (int(least[1]), int(least[2])) >= (2, 10)
+    assert tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 10)
+
+
+def test_a_pickle_beside_safetensors_is_never_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = random_model(config())
+    save_model(model, tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x02.")
+    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("opened"))
+    assert torch.equal(logits(load_model(tmp_path)), logits(model))
+
+
+def test_nothing_is_unpacked_served_or_fetched() -> None:
+    """No archive to climb out of, no service to reach from outside: neither exists yet."""
+    found = {
+        (path.name, name)
+        for path in PRODUCT
+        for name in imported(path)
+        if {name, name.split(".")[0]} & ABSENT
+    }
+    assert found == set() and len(PRODUCT) > 50
+    assert not [path for path in PRODUCT if "0.0.0.0" in path.read_text(encoding="utf-8")]
