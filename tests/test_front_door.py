@@ -39,7 +39,9 @@ def test_the_first_names_of_the_house_are_public():
 def loaded_by(statement: str) -> set[str]:
     """Which of the heavy packages a fresh Python has loaded after this statement."""
     code = f"import sys; {statement}; print(*{{m.partition('.')[0] for m in sys.modules}})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=True, timeout=300
+    )
     return set(done.stdout.decode("utf-8").split()) & set(HEAVY)
 
 

@@ -115,7 +115,7 @@ def test_models_lists_the_papers_sizes():
 def program(*arguments: object, **settings: object) -> subprocess.CompletedProcess[bytes]:
     """The program as a process of its own."""
     command = [sys.executable, "-m", "everyhead", *map(str, arguments)]
-    return subprocess.run(command, capture_output="stdout" not in settings, timeout=120, **settings)
+    return subprocess.run(command, capture_output="stdout" not in settings, timeout=300, **settings)
 
 
 @pytest.mark.slow

@@ -60,7 +60,7 @@ def test_the_page_is_made_anew_from_a_finished_run_that_lost_it(toured, monkeypa
     monkeypatch.setattr(demo, "N_PICTURES", 1)
     page = (run / "index.html").read_bytes()
     (run / "index.html").unlink()
-    code, out, err = everyhead("demo", "--run", run)
+    code, _, err = everyhead("demo", "--run", run)
     assert code == 0 and "steps to go" not in err and (run / "index.html").is_file()
     (run / "index.html").write_bytes(page)
 

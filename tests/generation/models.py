@@ -123,7 +123,7 @@ class Script(nn.Module):
     def encode(self, source: Tensor, source_mask: Tensor | None = None) -> Memory:
         return Memory(source[..., None].float())
 
-    def cache(self, memory: Memory, max_len: int) -> ScriptCache:
+    def cache(self, memory: Memory, max_len: int, *, beams: int = 1) -> ScriptCache:
         return ScriptCache()
 
     def decode(self, target: Tensor, memory: Memory, *, cache: ScriptCache) -> Tensor:

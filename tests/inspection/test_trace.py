@@ -49,9 +49,12 @@ def inputs_of(model: nn.Module, *sides):
     for name, module in model.named_modules():
         if isinstance(module, MultiHeadAttention):
 
-            def keep(module, args, kwargs, name=name.replace(".blocks.", ".")):
+            def keep(module, args, kwargs, name=name):
                 x, memory = args[0], args[2] if len(args) > 2 else kwargs.get("memory")
-                seen[name] = (x.detach(), (x if memory is None else memory).detach())
+                seen[name.replace(".blocks.", ".")] = (
+                    x.detach(),
+                    (x if memory is None else memory).detach(),
+                )
 
             hooks.append(module.register_forward_pre_hook(keep, with_kwargs=True))
     model.hidden(*sides)

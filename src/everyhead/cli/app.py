@@ -14,7 +14,6 @@ from typing import Annotated, Any
 
 import typer
 
-from everyhead import __version__
 from everyhead.cli import demo, evaluate, look, models, train, translate
 from everyhead.errors import UserError
 
@@ -44,12 +43,13 @@ WrongCommand: Any = typer.BadParameter.__mro__[2]
 
 def _version(wanted: bool) -> None:
     if wanted:
-        print(f"everyhead {__version__}")
+        # Nothing inside the house imports the front door; it is open already.
+        print(f"everyhead {sys.modules['everyhead'].__version__}")
         raise typer.Exit
 
 
 @app.callback()
-def _common(
+def _program(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")

@@ -13,6 +13,7 @@ from everyhead.cli.options import Changes, Device, Threads
 if TYPE_CHECKING:
     from everyhead.cli.progress import TrainingDisplay
     from everyhead.models.transformer import Transformer
+    from everyhead.training.loop import Trainer
     from everyhead.training.recipe import Recipe
     from everyhead.training.run import Prepared
 
@@ -98,12 +99,11 @@ def train_run(
         UserError: the folder holds a run and neither resume nor overwrite is asked for, or the
             data or the recipe are wrong. Then nothing on disk has changed.
     """
-    from everyhead.cli.opened import choose_device, choose_threads, resume_command
+    from everyhead.cli.opened import choose_device, choose_threads
     from everyhead.cli.progress import TrainingDisplay
     from everyhead.data.pair_tokenizer import PairTokenizer
     from everyhead.training import run as runs
     from everyhead.training.allocation import keep_large_blocks
-    from everyhead.training.signals import Interrupted
 
     choose_threads(threads)
     place = choose_device(device)
@@ -124,7 +124,14 @@ def train_run(
         trainer.resume()
     if not resume or recipe != runs.run_recipe(folder):
         _begin(folder, prepared, keep=resume)
-    if trainer.state.step >= recipe.train.max_steps:
+    return _fit(trainer, display, folder)
+
+
+def _fit(trainer: "Trainer", display: "TrainingDisplay", folder: Path) -> int:
+    from everyhead.cli.opened import resume_command
+    from everyhead.training.signals import Interrupted
+
+    if trainer.state.step >= trainer.recipe.max_steps:
         display.say("All steps are trained already; --set train.max_steps=N goes on to step N.")
     try:
         state = trainer.fit()

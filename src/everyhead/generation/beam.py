@@ -96,7 +96,7 @@ def beam_search(
     limit = length_limits(real, max_len, model.config.max_len)
     longest = int(limit.max())
     memory = model.encode(source, None if bool(real.all()) else real)
-    cache = model.cache(memory, longest)
+    cache = model.cache(memory, longest, beams=beam)
     pools: list[list[Hypothesis]] = [[] for _ in range(source.shape[0])]
     open_, last = _start(source, limit, longest, model.config.pad_id)
     for step in range(1, longest + 1):

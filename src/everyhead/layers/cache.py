@@ -22,6 +22,18 @@ class Move(NamedTuple):
         to = (index != torch.arange(index.numel(), device=index.device)).nonzero()[:, 0]
         return cls(index, to, index.index_select(0, to))
 
+    def apply(self, x: Tensor, length: int) -> Tensor:
+        """Move rows of x (2, B, K, capacity, D), of which `length` places are in use."""
+        n, so_far = self.rows.numel(), x[:, :, :, :length]
+        if n > x.shape[1]:
+            rows = so_far.index_select(1, self.rows)
+            x = x.new_empty(2, n, *x.shape[2:])
+            x[:, :, :, :length] = rows
+            return x
+        if self.to.numel():
+            so_far[:, self.to] = so_far[:, self.origin]
+        return x[:, :n]
+
 
 class KeyValueCache:
     """Keys and values of one attention, (B, K, length, D) each; `fixed` ones are filled once.
@@ -29,14 +41,20 @@ class KeyValueCache:
     `key_mask` (B, S) says which of fixed keys are real; `bias` is the same as a term of the scores.
     """
 
+    beams = 1  # rows that share one row of keys
+
     def __init__(
         self, capacity: int, *, fixed: bool = False, key_mask: Tensor | None = None
     ) -> None:
         self.capacity, self.fixed, self.length = capacity, fixed, 0
         self.key_mask = key_mask
-        self.bias: Tensor | None = None
-        self._k: Tensor | None = None
-        self._v: Tensor | None = None
+        self._bias: Tensor | None = None
+        self._kv: Tensor | None = None  # (2, B, K, capacity, D)
+
+    @property
+    def bias(self) -> Tensor | None:
+        """(B, 1, T or 1, S), −∞ where a key may not be seen; None where all may."""
+        return self._bias
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Add (B, K, T, D) at the end; all keys and all values so far come back.
@@ -45,32 +63,31 @@ class KeyValueCache:
             ValueError: the new keys do not fit into the capacity.
         """
         if self.fixed:
-            self._fill(k, v)
-            return self.read()
-        end = self.length + k.shape[2]
+            return self._fill(k, v)
+        return self.extend(torch.stack((k, v)))
+
+    def extend(self, kv: Tensor) -> tuple[Tensor, Tensor]:
+        """`append` for keys and values in one tensor (2, B, K, T, D)."""
+        end = self.length + kv.shape[3]
         if end > self.capacity:
             raise ValueError(
                 f"the cache holds {self.capacity} positions and {end} are needed: make it longer"
             )
-        if self._k is None or self._v is None:
-            self._k, self._v = self._room(k), self._room(v)
-        self._k[:, :, self.length : end] = k
-        self._v[:, :, self.length : end] = v
+        if self._kv is None:
+            self._kv = kv.new_empty(*kv.shape[:3], self.capacity, kv.shape[4])
+        self._kv[:, :, :, self.length : end] = kv
         self.length = end
         return self.read()
 
-    def _fill(self, k: Tensor, v: Tensor) -> None:
+    def _fill(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         if self.key_mask is not None:
             seen = self.key_mask[:, None, None, :]  # (B, 1, 1, S)
             alive = seen.any(-1, keepdim=True)
             hidden = torch.zeros(seen.shape, dtype=k.dtype, device=k.device)
-            self.bias = hidden.masked_fill_(~seen & alive, float("-inf"))
+            self._bias = hidden.masked_fill_(~seen & alive, float("-inf"))
             v = v * alive  # who sees nothing gets the mean of zeros
-        self._k, self._v, self.length = k.contiguous(), v.contiguous(), k.shape[2]
-
-    def _room(self, x: Tensor) -> Tensor:
-        """Place for rows like x, (B, K, capacity, D)."""
-        return x.new_empty(x.shape[0], x.shape[1], self.capacity, x.shape[3])
+        self._kv, self.length = torch.stack((k, v)), k.shape[2]
+        return self.read()
 
     def read(self) -> tuple[Tensor, Tensor]:
         """All keys and values so far.
@@ -78,33 +95,24 @@ class KeyValueCache:
         Raises:
             ValueError: nothing was appended yet.
         """
-        if self._k is None or self._v is None:
+        if self._kv is None:
             raise ValueError("the cache is empty: append keys and values before reading them")
-        return self._k[:, :, : self.length], self._v[:, :, : self.length]
+        k, v = self._kv[:, :, :, : self.length * self.beams].unbind()
+        return k, v
 
     def reorder(self, index: Tensor) -> None:
         """Row i becomes what row index[i] was; rows may repeat or go (beams, finished rows)."""
         self.move(Move.of(index))
 
-    def move(self, move: "Move") -> None:
+    def move(self, move: Move) -> None:
         """`reorder`, where the moves are known already."""
-        if self._k is None or self._v is None:
+        if self._kv is None:
             return
-        self._k, self._v = self._moved(self._k, move), self._moved(self._v, move)
+        self._kv = move.apply(self._kv, self.length * self.beams)
         if self.key_mask is not None:
             self.key_mask = self.key_mask.index_select(0, move.rows)
-        if self.bias is not None:
-            self.bias = self.bias.index_select(0, move.rows)
-
-    def _moved(self, x: Tensor, move: "Move") -> Tensor:
-        n, so_far = move.rows.numel(), x[:, :, : self.length]
-        if n > x.shape[0]:
-            rows = so_far.index_select(0, move.rows)
-            x = rows if self.fixed else self._room(rows)
-            x[:, :, : self.length] = rows
-            return x
-        so_far.index_copy_(0, move.to, so_far.index_select(0, move.origin))
-        return x[:n]
+        if self._bias is not None:
+            self._bias = self._bias.index_select(0, move.rows)
 
     def crop(self, n: int) -> None:
         """Forget everything after the first n positions."""

@@ -70,10 +70,10 @@ class MultiHeadAttention(nn.Module):
                 k, v = cache.append(parts.k, parts.v)
                 parts = parts._replace(k=k, v=v)
         parts = folded(parts)
+        if cache is not None and not (cache.fixed and probe.active()) and cache.bias is not None:
+            parts, mask = parts._replace(bias=cache.bias), None  # made once, not in every layer
         if probe.active():
             parts = probe.attention(self, parts, mask)
-        elif cache is not None and cache.bias is not None:
-            parts, mask = parts._replace(bias=cache.bias), None  # made once, not every step
         out = attend(parts, mask, self.dropout if self.training else 0.0)  # (B, H, T, D)
         return self.o_proj(self._join(out, x, packing))
 

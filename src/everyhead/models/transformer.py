@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from torch import Tensor, nn
 
 from everyhead.layers import masks
+from everyhead.layers.beam_cache import BeamDecoderCache
 from everyhead.layers.blocks import Block, Memory, Stack
 from everyhead.layers.cache import DecoderCache
 from everyhead.layers.dropout import Dropout
@@ -59,10 +60,7 @@ class TransformerConfig(BaseModel):
             if not 0 <= getattr(self, name) < size:
                 raise ValueError(f"{name} {getattr(self, name)} lies outside 0 … {size - 1}")
         if not 0 <= self.eos_id < self.vocab_size or self.eos_id == self.pad_id:
-            raise ValueError(  # padding is never predicted, so no sentence could end
-                f"eos_id {self.eos_id} must be an id of the vocabulary other than pad_id "
-                f"{self.pad_id}"
-            )
+            raise ValueError(f"eos_id {self.eos_id} must be an id other than pad_id {self.pad_id}")
         return self
 
 
@@ -218,10 +216,13 @@ class Transformer(nn.Module):
         """Logits (B, T, V) of the piece after each target position (teacher forcing)."""
         return self.head(self.hidden(source, target, source_mask, target_mask))
 
-    def cache(self, memory: Memory, max_len: int) -> DecoderCache:
-        """An empty cache for at most max_len target positions."""
-        real = None if memory.mask is None else memory.mask.key_mask
-        return DecoderCache(self.config.n_decoder_layers, max_len, memory_mask=real)
+    def cache(self, memory: Memory, max_len: int, *, beams: int = 1) -> DecoderCache:
+        """An empty cache for at most max_len target positions, of `beams` rows a sentence."""
+        mask, n_layers = memory.mask, self.config.n_decoder_layers
+        real = mask.key_mask if mask is not None and mask.only_keys else None
+        if beams == 1:
+            return DecoderCache(n_layers, max_len, memory_mask=real)
+        return BeamDecoderCache(n_layers, max_len, beams=beams, memory_mask=real)
 
     def _embed(
         self,

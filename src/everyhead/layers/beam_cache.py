@@ -1,0 +1,122 @@
+"""The history of beams, kept by sentence: choosing beams anew moves pointers, not keys.
+
+    slot t·W + w of a sentence      the entry that row w wrote at position t; W rows a sentence
+    ancestors[b, t] = w             row b's own history at position t stands in slot t·W + w
+    bias[b, t·W + w]                0 where ancestors[b, t] = w, else −∞
+
+All rows of a sentence ask its one history together, as they ask its one memory. Each reads W
+times the keys it needs, but as one product, and a step copies nothing.
+"""
+
+import torch
+from torch import Tensor
+
+from everyhead.layers.cache import DecoderCache, KeyValueCache, Move
+
+
+class Ancestry:
+    """Whose entries a row's history is made of; the same in every layer."""
+
+    def __init__(self, beams: int) -> None:
+        self.beams = beams
+        self.ancestors: Tensor | None = None  # (n, rows a sentence, t)
+        self._bias: Tensor | None = None
+
+    @property
+    def width(self) -> int:
+        """Rows a sentence: 1 until the first choice of beams."""
+        return 1 if self.ancestors is None else self.ancestors.shape[1]
+
+    def bias(self, n: int, length: int, like: Tensor) -> Tensor:
+        """(n, 1, rows a sentence, length·W), after the rows of the newest position were written."""
+        if self.ancestors is None or self.ancestors.shape[2] < length:
+            self.ancestors, self._bias = self._grown(n, like.device), None
+        if self._bias is None:
+            self._bias = self._seen(self.ancestors).to(like.dtype)
+        return self._bias
+
+    def _grown(self, n: int, device: torch.device) -> Tensor:
+        own = torch.arange(self.width, device=device).expand(n, -1)[..., None]  # (n, rows, 1)
+        return own if self.ancestors is None else torch.cat([self.ancestors, own], 2)
+
+    def _seen(self, ancestors: Tensor) -> Tensor:
+        slots = torch.arange(self.beams, device=ancestors.device)
+        hidden = (ancestors[..., None] != slots).flatten(2)[:, None]  # (n, 1, rows, t·W)
+        return torch.zeros(hidden.shape, device=hidden.device).masked_fill_(hidden, float("-inf"))
+
+    def choose(self, index: Tensor) -> Tensor:
+        """Rows anew, W a sentence; → the sentences that they belong to (n,)."""
+        assert self.ancestors is not None
+        sentences = index.view(-1, self.beams)[:, 0] // self.width
+        self.ancestors = self.ancestors.flatten(0, 1).index_select(0, index)
+        self.ancestors = self.ancestors.unflatten(0, (-1, self.beams))
+        self._bias = None
+        return sentences
+
+    def crop(self, n: int) -> None:
+        if self.ancestors is not None:
+            self.ancestors, self._bias = self.ancestors[..., :n], None
+
+
+class BeamCache(KeyValueCache):
+    """Keys and values of n sentences, (n, K, length·W, D), asked by n rows at first, n·W later."""
+
+    def __init__(self, capacity: int, ancestry: Ancestry) -> None:
+        super().__init__(capacity)
+        self.beams, self.ancestry = ancestry.beams, ancestry
+
+    @property
+    def bias(self) -> Tensor | None:
+        if self._kv is None:
+            return None
+        return self.ancestry.bias(self._kv.shape[1], self.length, self._kv)
+
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Add one position (n or n·W, K, 1, D); all slots of the sentences come back.
+
+        Raises:
+            ValueError: several positions at once, or more than the capacity.
+        """
+        if k.shape[2] != 1:
+            raise ValueError(f"beams go one position at a time; got {k.shape[2]} at once")
+        kv = torch.stack((k, v)).unflatten(1, (-1, self.ancestry.width))[:, :, :, :, 0]
+        return self.extend(kv.transpose(2, 3).expand(-1, -1, -1, self.beams, -1))
+
+    def extend(self, kv: Tensor) -> tuple[Tensor, Tensor]:
+        """`append` for keys and values in one tensor, by sentence: (2, n, K, W, D)."""
+        if self.length >= self.capacity:
+            raise ValueError(
+                f"the cache holds {self.capacity} positions and {self.length + 1} are needed: "
+                "make it longer"
+            )
+        if self._kv is None:
+            n, heads, width = kv.shape[1], kv.shape[2], kv.shape[4]
+            self._kv = kv.new_empty(2, n, heads, self.capacity * self.beams, width)
+        start = self.length * self.beams
+        self._kv[:, :, :, start : start + self.beams] = kv
+        self.length += 1
+        return self.read()
+
+
+class BeamDecoderCache(DecoderCache):
+    """A decoder's cache in which `beams` rows a sentence share one history."""
+
+    def __init__(
+        self, n_layers: int, capacity: int, *, beams: int, memory_mask: Tensor | None = None
+    ) -> None:
+        super().__init__(0, capacity, memory_mask=memory_mask)
+        self.ancestry = Ancestry(beams)
+        self.self_attn = [BeamCache(capacity, self.ancestry) for _ in range(n_layers)]
+        self.cross_attn = [
+            KeyValueCache(0, fixed=True, key_mask=memory_mask) for _ in range(n_layers)
+        ]
+
+    def reorder(self, index: Tensor) -> None:
+        """Choose target rows anew: W a sentence, each from rows of that one sentence."""
+        move = Move.of(self.ancestry.choose(index))
+        for cache in self.self_attn:
+            cache.move(move)
+
+    def crop(self, n: int) -> None:
+        super().crop(n)
+        self.ancestry.crop(n)
