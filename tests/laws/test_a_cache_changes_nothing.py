@@ -179,3 +179,66 @@ def test_more_steps_than_asked_for_are_refused(family: str) -> None:
     model.decode(ids[:, :3], memory, cache=cache)
     with pytest.raises(ValueError, match="holds 3 positions and 4 are needed"):
         model.decode(ids[:, 3:4], memory, cache=cache)
+
+
+# ------------------------------------------------------------------ beams that share a history
+
+
+@pytest.mark.parametrize("width", [2, 3])
+@pytest.mark.parametrize("family", ENCODER_DECODERS)
+@torch.no_grad()
+def test_beams_that_share_a_history_are_their_rows_one_by_one(family: str, width: int) -> None:
+    """One row a sentence at first, then `width`, chosen anew at every step; sentences end."""
+    model = build(family)
+    memory, ids = memory_of(model), targets(model, 4 * width)
+    rng = torch.Generator().manual_seed(7)
+    cache = model.cache(memory, LENGTH, beams=width)
+    sentences, rows = torch.arange(4), 1
+    history = ids[::width, :1]  # of each row in use
+    for t in range(LENGTH):
+        out = model.decode(history[:, -1:], memory, cache=cache)[:, 0]
+        plain = model.encode(*(side[sentences] for side in source_of(model)))
+        expected = model.decode(history, repeated(plain, model, sentences, rows))[:, -1]
+        torch.testing.assert_close(out, expected, **NEAR)
+        if t + 1 == LENGTH:
+            break
+        stay = torch.arange(len(sentences)) if t != 4 else torch.tensor([0, 2])
+        within = torch.randint(rows, (len(stay), width), generator=rng)
+        index = (stay[:, None] * rows + within).flatten()
+        if t == 4:
+            sentences = sentences[stay]
+            cache.keep(stay)
+            memory = memory._replace(mask=masks.keys(cache.key_mask, zeroed=True))
+        cache.reorder(index)
+        rows = width
+        fresh = torch.randint(1, 20, (index.numel(), 1), generator=rng)
+        history = torch.cat([history[index], fresh], 1)
+
+
+def source_of(model: nn.Module) -> tuple[Tensor, Tensor]:
+    sides = batch(model)
+    return sides.source, sides.source_mask
+
+
+def repeated(plain: Memory, model: nn.Module, sentences: Tensor, rows: int) -> Memory:
+    source, real = source_of(model)
+    again = sentences.repeat_interleave(rows)
+    return plain if rows == 1 else model.encode(source[again], real[again])
+
+
+@pytest.mark.parametrize("family", ENCODER_DECODERS)
+@torch.no_grad()
+def test_a_shared_history_is_cropped_and_held_to_its_capacity(family: str) -> None:
+    model = build(family)
+    memory, ids = memory_of(model), targets(model, 8)
+    cache = model.cache(memory, 3, beams=2)
+    model.decode(ids[::2, :1], memory, cache=cache)
+    cache.reorder(torch.arange(4).repeat_interleave(2))
+    step = model.decode(ids[:, 1:2], memory, cache=cache)
+    model.decode(ids[:, 2:3], memory, cache=cache)
+    with pytest.raises(ValueError, match="holds 3 positions and 4 are needed"):
+        model.decode(ids[:, 3:4], memory, cache=cache)
+    cache.crop(1)
+    torch.testing.assert_close(model.decode(ids[:, 1:2], memory, cache=cache), step, **NEAR)
+    with pytest.raises(ValueError, match="one position at a time"):
+        model.decode(ids[:, :2], memory, cache=model.cache(memory, 3, beams=2))

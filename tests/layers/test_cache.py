@@ -13,7 +13,8 @@ from everyhead.layers.multi_head import MultiHeadAttention
 def entries(batch: int, n: int, start: int = 0) -> tuple[Tensor, Tensor]:
     """k and v (batch, 1, n, 2) whose numbers name row and position."""
     k = torch.arange(batch)[:, None] * 100.0 + torch.arange(start, start + n)
-    return k.view(batch, 1, n, 1).expand(-1, -1, -1, 2), -k.view(batch, 1, n, 1)
+    k = k.view(batch, 1, n, 1).expand(-1, -1, -1, 2)
+    return k, -k
 
 
 def test_what_is_appended_in_chunks_comes_back_in_one() -> None:
@@ -76,17 +77,18 @@ def test_a_fixed_cache_is_filled_once_has_no_capacity_and_is_never_cropped() -> 
 
 def test_a_decoder_cache_reorders_targets_and_keeps_sentences_apart() -> None:
     real = lengths_mask([5, 3], 5)
-    cache = DecoderCache(2, 4, real)
+    cache = DecoderCache(2, 4, memory_mask=real)
     for i in range(2):
         cache.self_attn[i].append(*entries(4, 2))
         cache.cross_attn[i].append(*entries(2, 5))
     assert cache.length == 2
     cache.reorder(torch.tensor([3, 3, 0, 1]))
     assert cache.self_attn[1].read()[0][:, 0, 0, 0].tolist() == [300, 300, 0, 100]
-    assert torch.equal(cache.cross_attn[1].read()[0], entries(2, 5)[0])
+    wanted = entries(2, 5)[0].masked_fill(~real[:, None, :, None], 0)
+    assert torch.equal(cache.cross_attn[1].read()[0], wanted)
     cache.keep(torch.tensor([1]))
     assert torch.equal(cache.key_mask, real[1:])
-    assert torch.equal(cache.cross_attn[0].read()[0], entries(2, 5)[0][1:])
+    assert torch.equal(cache.cross_attn[0].read()[0], wanted[1:])
     cache.crop(1)
     assert cache.length == 1 and cache.cross_attn[0].length == 5
     assert DecoderCache(0, 4).length == 0
@@ -96,6 +98,22 @@ def test_a_decoder_cache_without_a_memory_mask_keeps_none() -> None:
     cache = DecoderCache(1, 4)
     cache.keep(torch.tensor([0]))
     assert cache.key_mask is None
+
+
+@pytest.mark.parametrize("junk", [float("nan"), float("inf"), 1e30])
+def test_junk_under_the_key_mask_stays_out_of_a_fixed_cache(junk: float) -> None:
+    layer = MultiHeadAttention(8, 2).eval()
+    real = lengths_mask([5, 2, 0], 5)
+    x, memory = torch.randn(3, 4, 8), torch.randn(3, 5, 8)
+    expected = layer(x, masks.keys(real), memory)
+    cache = KeyValueCache(0, fixed=True, key_mask=real)
+    dirty = memory.masked_fill(~real[..., None], junk)
+    for _ in range(2):
+        out = layer(x, masks.keys(real), dirty, cache=cache)
+        torch.testing.assert_close(out, expected, rtol=0, atol=1e-6)
+    cache.reorder(torch.tensor([2, 1]))
+    out = layer(x[[2, 1]], masks.keys(real[[2, 1]]), dirty, cache=cache)
+    torch.testing.assert_close(out, expected[[2, 1]], rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("n_kv_heads", [4, 2])

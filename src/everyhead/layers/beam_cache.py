@@ -67,9 +67,9 @@ class BeamCache(KeyValueCache):
 
     @property
     def bias(self) -> Tensor | None:
-        if self._kv is None:
+        if self._k is None:
             return None
-        return self.ancestry.bias(self._kv.shape[1], self.length, self._kv)
+        return self.ancestry.bias(self._k.shape[0], self.length, self._k)
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Add one position (n or n·W, K, 1, D); all slots of the sentences come back.
@@ -79,21 +79,22 @@ class BeamCache(KeyValueCache):
         """
         if k.shape[2] != 1:
             raise ValueError(f"beams go one position at a time; got {k.shape[2]} at once")
-        kv = torch.stack((k, v)).unflatten(1, (-1, self.ancestry.width))[:, :, :, :, 0]
-        return self.extend(kv.transpose(2, 3).expand(-1, -1, -1, self.beams, -1))
+        return self.extend(self._by_sentence(k), self._by_sentence(v))
 
-    def extend(self, kv: Tensor) -> tuple[Tensor, Tensor]:
-        """`append` for keys and values in one tensor, by sentence: (2, n, K, W, D)."""
-        if self.length >= self.capacity:
-            raise ValueError(
-                f"the cache holds {self.capacity} positions and {self.length + 1} are needed: "
-                "make it longer"
-            )
-        if self._kv is None:
-            n, heads, width = kv.shape[1], kv.shape[2], kv.shape[4]
-            self._kv = kv.new_empty(2, n, heads, self.capacity * self.beams, width)
-        start = self.length * self.beams
-        self._kv[:, :, :, start : start + self.beams] = kv
+    def _by_sentence(self, x: Tensor) -> Tensor:
+        """(n or n·W, K, 1, D) → (n, K, W, D); a single row fills all slots."""
+        x = x.unflatten(0, (-1, self.ancestry.width))[:, :, :, 0].transpose(1, 2)
+        return x.expand(-1, -1, self.beams, -1)
+
+    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """`append` for a position that is by sentence already: (n, K, W, D)."""
+        self._check(self.length + 1)
+        start, end = self.length * self.beams, (self.length + 1) * self.beams
+        if self._k is None or self._v is None:
+            room = (*k.shape[:2], self.capacity * self.beams)
+            self._k, self._v = k.new_empty(*room, k.shape[3]), v.new_empty(*room, v.shape[3])
+        self._k[:, :, start:end] = k
+        self._v[:, :, start:end] = v
         self.length += 1
         return self.read()
 

@@ -23,16 +23,16 @@ class Move(NamedTuple):
         return cls(index, to, index.index_select(0, to))
 
     def apply(self, x: Tensor, length: int) -> Tensor:
-        """Move rows of x (2, B, K, capacity, D), of which `length` places are in use."""
-        n, so_far = self.rows.numel(), x[:, :, :, :length]
-        if n > x.shape[1]:
-            rows = so_far.index_select(1, self.rows)
-            x = x.new_empty(2, n, *x.shape[2:])
-            x[:, :, :, :length] = rows
+        """Move rows of x (B, K, capacity, D), of which `length` places are in use."""
+        n, so_far = self.rows.numel(), x[:, :, :length]
+        if n > x.shape[0]:
+            rows = so_far.index_select(0, self.rows)
+            x = x.new_empty(n, *x.shape[1:])
+            x[:, :, :length] = rows
             return x
         if self.to.numel():
-            so_far[:, self.to] = so_far[:, self.origin]
-        return x[:, :n]
+            so_far[self.to] = so_far[self.origin]
+        return x[:n]
 
 
 class KeyValueCache:
@@ -49,7 +49,8 @@ class KeyValueCache:
         self.capacity, self.fixed, self.length = capacity, fixed, 0
         self.key_mask = key_mask
         self._bias: Tensor | None = None
-        self._kv: Tensor | None = None  # (2, B, K, capacity, D)
+        self._k: Tensor | None = None  # (B, K, capacity, D)
+        self._v: Tensor | None = None
 
     @property
     def bias(self) -> Tensor | None:
@@ -64,20 +65,25 @@ class KeyValueCache:
         """
         if self.fixed:
             return self._fill(k, v)
-        return self.extend(torch.stack((k, v)))
+        end = self.length + k.shape[2]
+        self._check(end)
+        if self._k is None or self._v is None:
+            room = (*k.shape[:2], self.capacity)
+            self._k, self._v = k.new_empty(*room, k.shape[3]), v.new_empty(*room, v.shape[3])
+        self._k[:, :, self.length : end] = k
+        self._v[:, :, self.length : end] = v
+        self.length = end
+        return self.read()
 
-    def extend(self, kv: Tensor) -> tuple[Tensor, Tensor]:
-        """`append` for keys and values in one tensor (2, B, K, T, D)."""
-        end = self.length + kv.shape[3]
+    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """`append` for keys and values that lie by sentence, (B, K, beams·T, D)."""
+        return self.append(k, v)
+
+    def _check(self, end: int) -> None:
         if end > self.capacity:
             raise ValueError(
                 f"the cache holds {self.capacity} positions and {end} are needed: make it longer"
             )
-        if self._kv is None:
-            self._kv = kv.new_empty(*kv.shape[:3], self.capacity, kv.shape[4])
-        self._kv[:, :, :, self.length : end] = kv
-        self.length = end
-        return self.read()
 
     def _fill(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         if self.key_mask is not None:
@@ -85,8 +91,10 @@ class KeyValueCache:
             alive = seen.any(-1, keepdim=True)
             hidden = torch.zeros(seen.shape, dtype=k.dtype, device=k.device)
             self._bias = hidden.masked_fill_(~seen & alive, float("-inf"))
-            v = v * alive  # who sees nothing gets the mean of zeros
-        self._kv, self.length = torch.stack((k, v)), k.shape[2]
+            padding = ~self.key_mask[:, None, :, None]  # (B, 1, S, 1)
+            k = k.masked_fill(padding, 0)  # as layers/attention.py does: it may hold anything
+            v = v.masked_fill(padding, 0)  # and who sees nothing gets the mean of zeros
+        self._k, self._v, self.length = k.contiguous(), v.contiguous(), k.shape[2]
         return self.read()
 
     def read(self) -> tuple[Tensor, Tensor]:
@@ -95,10 +103,10 @@ class KeyValueCache:
         Raises:
             ValueError: nothing was appended yet.
         """
-        if self._kv is None:
+        if self._k is None or self._v is None:
             raise ValueError("the cache is empty: append keys and values before reading them")
-        k, v = self._kv[:, :, :, : self.length * self.beams].unbind()
-        return k, v
+        in_use = self.length * self.beams
+        return self._k[:, :, :in_use], self._v[:, :, :in_use]
 
     def reorder(self, index: Tensor) -> None:
         """Row i becomes what row index[i] was; rows may repeat or go (beams, finished rows)."""
@@ -106,9 +114,10 @@ class KeyValueCache:
 
     def move(self, move: Move) -> None:
         """`reorder`, where the moves are known already."""
-        if self._kv is None:
+        if self._k is None or self._v is None:
             return
-        self._kv = move.apply(self._kv, self.length * self.beams)
+        in_use = self.length * self.beams
+        self._k, self._v = move.apply(self._k, in_use), move.apply(self._v, in_use)
         if self.key_mask is not None:
             self.key_mask = self.key_mask.index_select(0, move.rows)
         if self._bias is not None:
