@@ -188,10 +188,7 @@ def run_recipe(run: Path) -> Recipe:
 
 
 def clear(run: Path) -> None:
-    """Remove what an earlier training left in the run, and nothing else.
-
-    The weights that stand at its root stay until better ones replace them.
-    """
+    """Remove the checkpoints and rows of an earlier training in this folder."""
     import shutil
 
     shutil.rmtree(run / FOLDER, ignore_errors=True)
