@@ -11,13 +11,13 @@ from typing import Any
 
 import ctranslate2
 import torch
-from everyhead.models.prepare import prepare
 from transformers import AutoModelForSeq2SeqLM
 
 from bench.timing import Row, System, rounds, rows_of
 from everyhead.data.batching import pad_rows
 from everyhead.data.pair_tokenizer import PairTokenizer
 from everyhead.generation.search import search
+from everyhead.models.prepare import prepare
 from everyhead.weights.folder import load
 
 MAX_NEW = 64
