@@ -7,11 +7,11 @@ import warnings
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import everyhead, refused
 
 from everyhead import __version__
 from everyhead.cli import opened
 from everyhead.cli.app import main
+from tests.cli.conftest import everyhead, refused
 
 VERBS = ("train", "translate", "evaluate", "look", "demo", "models")
 

@@ -4,10 +4,10 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import SMALL, everyhead, everything_in, refused
 
 from everyhead.cli import demo, progress
 from everyhead.training.metrics import read_rows
+from tests.cli.conftest import SMALL, everyhead, everything_in, refused
 
 FEW = [
     word

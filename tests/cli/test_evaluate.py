@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import sacrebleu
 import torch
-from tests.cli.conftest import everyhead, refused, rows
 
 from everyhead.cli import evaluate
 from everyhead.training.run import read_splits, run_recipe
 from everyhead.weights.folder import load, save_model
+from tests.cli.conftest import everyhead, refused, rows
 
 
 def test_json_has_the_promised_keys_and_the_figures_of_sacrebleu(lively: Path):

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.cli.conftest import everyhead, everything_in, refused
 
 from everyhead.cli.look import (
     cross_attention,
@@ -16,6 +15,7 @@ from everyhead.cli.look import (
 from everyhead.cli.opened import open_run
 from everyhead.generation.search import search
 from everyhead.inspection.trace import record
+from tests.cli.conftest import everyhead, everything_in, refused
 
 SENTENCE = "I see the red cat."
 PNG = b"\x89PNG\r\n\x1a\n"

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 from tests.cli.conftest import everyhead, everything_in, refused
 
 VERBS = (["translate"], ["evaluate"], ["look"])

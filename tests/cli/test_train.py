@@ -6,12 +6,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import changes, everyhead, everything_in, refused, rows
 
 from everyhead.cli import progress, train
 from everyhead.files import read_json
 from everyhead.training import run as runs
 from everyhead.training.metrics import read_rows
+from tests.cli.conftest import changes, everyhead, everything_in, refused, rows
 
 RUN_FILES = {
     *("config.json", "generation_config.json", "model.safetensors"),

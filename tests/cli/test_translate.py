@@ -4,13 +4,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import everyhead, refused, rows, streams
 
 from everyhead.cli.app import main
 from everyhead.generation import translate as translating
 from everyhead.generation.hypotheses import Hypothesis
 from everyhead.generation.translate import Options, translate, translate_stream
 from everyhead.weights.folder import load
+from tests.cli.conftest import everyhead, refused, rows, streams
 
 SENTENCES = [source for source, _ in rows()]
 SHORT = ("--max-len", "6")

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
-from tests.weights.small import config, random_model
 
 from everyhead.errors import UserError
 from everyhead.models.transformer import TransformerConfig
 from everyhead.weights import load_model, save_model
+from tests.weights.small import config, random_model
 
 
 @pytest.mark.parametrize(

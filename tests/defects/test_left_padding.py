@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from tests.training import tiny
 from torch import Tensor
 
 from everyhead.data.batching import Batch
 from everyhead.training.step import batch_loss
+from tests.training import tiny
 
 N_PAD = range(9)
 

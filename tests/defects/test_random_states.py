@@ -8,6 +8,7 @@ import random
 from pathlib import Path
 
 import numpy as np
+
 from tests.training import tiny
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.weights.small import config, logits, random_model
 
 from everyhead.weights import load_model, save_model
+from tests.weights.small import config, logits, random_model
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = sorted((ROOT / "src" / "everyhead").rglob("*.py"))

@@ -8,13 +8,13 @@ import math
 
 import numpy as np
 import pytest
-from tests.training import tiny
 
 from everyhead.data.batching import Batch, EncodedPairs
 from everyhead.layers import masks
 from everyhead.layers.masks import Mask
 from everyhead.training.optimizers import make_optimizer, set_rate
 from everyhead.training.step import evaluate_loss, train_step
+from tests.training import tiny
 
 LENGTH, CHOICES = 2, 22
 ENTROPY = LENGTH * math.log(CHOICES)  # of a sentence; that it ends after two pieces is certain

@@ -4,11 +4,11 @@ import re
 
 import pytest
 import torch
-from tests.generation.models import lively, sources
 from transformers import MarianConfig, MarianMTModel
 
 from everyhead.generation.search import search
 from everyhead.models.transformer import Transformer
+from tests.generation.models import lively, sources
 
 VOCAB, LONGEST = 40, 24
 THEIRS = {

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from tests.generation.models import all_log_probs, lively, plain_beam, plain_greedy, sources
 
 from everyhead.generation.hypotheses import Hypothesis
 from everyhead.generation.search import search
+from tests.generation.models import all_log_probs, lively, plain_beam, plain_greedy, sources
 
 LONGEST = 4
 PENALTIES = [-1.0, 0.0, 0.6, 1.0, 2.0]

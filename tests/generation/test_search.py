@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from tests.generation.models import Script, lively, log_probs, sources
 from torch import Tensor
 
 from everyhead.errors import UserError
 from everyhead.generation.hypotheses import EMPTY
 from everyhead.generation.search import search
+from tests.generation.models import Script, lively, log_probs, sources
 
 BEAMS = [1, 3]
 LENGTHS = [6, 2, 9, 4]

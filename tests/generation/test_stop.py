@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
-from tests.generation.models import Script, lively, sources
 
 from everyhead.generation.beam import Stop
 from everyhead.generation.search import search
+from tests.generation.models import Script, lively, sources
 
 PENALTIES = [-1.0, 0.0, 0.6, 1.0, 2.0]
 ONE = torch.tensor([[5, 0]])

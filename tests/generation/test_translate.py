@@ -5,7 +5,6 @@ from itertools import count, islice
 
 import pytest
 import torch
-from tests.generation.models import lively
 
 from everyhead.data.pair_tokenizer import PairTokenizer
 from everyhead.errors import UserError
@@ -19,6 +18,7 @@ from everyhead.generation.translate import (
     translate_stream,
 )
 from everyhead.models.transformer import Transformer
+from tests.generation.models import lively
 
 LINES = ["the cat sat", "a dog", "", "on the mat the cat sat", " \t", "a", "dog on a mat", "the"]
 

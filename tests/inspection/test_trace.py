@@ -5,7 +5,6 @@ import weakref
 
 import pytest
 import torch
-from tests.laws.families import ENCODER_DECODERS, FAMILIES, batch, build, sentences
 from torch import nn
 
 from everyhead.generation.search import search
@@ -13,6 +12,7 @@ from everyhead.inspection.trace import record
 from everyhead.layers import masks, probe
 from everyhead.layers.multi_head import MultiHeadAttention
 from everyhead.models.prepare import prepare
+from tests.laws.families import ENCODER_DECODERS, FAMILIES, batch, build, sentences
 
 PLACES = [
     "encoder.0.self_attn",

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from tests.laws.families import ENCODER_DECODERS, batch, build
 from torch import Tensor, nn
 
 from everyhead.layers import masks
 from everyhead.layers.blocks import Memory
+from tests.laws.families import ENCODER_DECODERS, batch, build
 
 NEAR = {"rtol": 1e-5, "atol": 1e-5}
 LENGTH = 10

@@ -6,6 +6,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from everyhead.layers import masks, probe
+from everyhead.layers.attention import Parts, attend, mix, weights
+from everyhead.layers.masks import Mask
 from tests.laws.families import FAMILIES, batch, build
 from tests.layers.oracles import (
     LENGTHS,
@@ -16,11 +21,6 @@ from tests.layers.oracles import (
     qkv,
     relative_error,
 )
-from torch import Tensor, nn
-
-from everyhead.layers import masks, probe
-from everyhead.layers.attention import Parts, attend, mix, weights
-from everyhead.layers.masks import Mask
 
 MASKS: dict[str, Callable[[int], Mask | None]] = {
     "none": lambda n: None,

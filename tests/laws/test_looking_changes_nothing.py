@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from tests.laws.families import FAMILIES, batch, build
 from torch import nn
 
 from everyhead.layers import probe
 from everyhead.layers.attention import Parts
 from everyhead.layers.masks import Mask
+from tests.laws.families import FAMILIES, batch, build
 
 
 class Watcher:

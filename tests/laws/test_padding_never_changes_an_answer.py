@@ -2,8 +2,9 @@
 
 import pytest
 import torch
-from tests.laws.families import FAMILIES, Sides, batch, build, sentences
 from torch import Tensor, nn
+
+from tests.laws.families import FAMILIES, Sides, batch, build, sentences
 
 NEAR = {"rtol": 1e-5, "atol": 1e-5}
 

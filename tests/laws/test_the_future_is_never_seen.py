@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from tests.laws.families import FAMILIES, batch, build, sentences
 from tests.laws.test_padding_never_changes_an_answer import way
 

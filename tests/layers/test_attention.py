@@ -5,11 +5,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.layers.oracles import PATHS, lengths_mask, naive_attention, on_path, qkv
 
 from everyhead import reference
 from everyhead.layers import masks
 from everyhead.layers.attention import SHORT, Parts, attend, attention, grouped, mix, weights
+from tests.layers.oracles import PATHS, lengths_mask, naive_attention, on_path, qkv
 
 
 def everything(b: int, h: int, t: int, s: int) -> bool:

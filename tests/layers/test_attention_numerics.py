@@ -3,13 +3,13 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.layers.oracles import LENGTHS, PATHS, lengths_mask, on_path, qkv, relative_error
 from torch import Tensor
 
 from everyhead.layers import masks
 from everyhead.layers.attention import Parts, attend, attention, mix, weights
 from everyhead.layers.masks import Mask
 from everyhead.layers.multi_head import MultiHeadAttention
+from tests.layers.oracles import LENGTHS, PATHS, lengths_mask, on_path, qkv, relative_error
 
 NARROW = [torch.float32, torch.bfloat16, torch.float16]
 JUNK = [float("nan"), float("inf"), float("-inf"), 1e30]

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from tests.layers.oracles import lengths_mask
 from torch import Tensor, nn
 
 from everyhead import reference
@@ -14,6 +13,7 @@ from everyhead.layers.feed_forward import FeedForward
 from everyhead.layers.multi_head import MultiHeadAttention
 from everyhead.layers.norms import LayerNorm
 from everyhead.layers.residual import PostNorm, PreNorm
+from tests.layers.oracles import lengths_mask
 
 RESIDUALS = {"post": PostNorm, "pre": PreNorm}
 

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from tests.layers.oracles import lengths_mask
 from torch import Tensor
 
 from everyhead.layers import masks
 from everyhead.layers.cache import DecoderCache, KeyValueCache
 from everyhead.layers.multi_head import MultiHeadAttention
+from tests.layers.oracles import lengths_mask
 
 
 def entries(batch: int, n: int, start: int = 0) -> tuple[Tensor, Tensor]:

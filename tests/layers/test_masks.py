@@ -6,12 +6,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.layers.oracles import PATHS, lengths_mask, on_path, qkv
 from torch import Tensor
 
 from everyhead.layers import masks
 from everyhead.layers.attention import attention
 from everyhead.layers.masks import Mask
+from tests.layers.oracles import PATHS, lengths_mask, on_path, qkv
 
 CPU = torch.device("cpu")
 

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from tests.layers.oracles import PATHS, lengths_mask, on_path
 from torch import nn
 
 from everyhead import reference
 from everyhead.layers import masks
 from everyhead.layers.multi_head import MultiHeadAttention
+from tests.layers.oracles import PATHS, lengths_mask, on_path
 
 
 def parameters(layer: nn.Module) -> dict[str, np.ndarray]:

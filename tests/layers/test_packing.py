@@ -4,12 +4,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.layers.oracles import lengths_mask
 from torch import Tensor
 
 from everyhead.layers import masks
 from everyhead.layers.multi_head import MultiHeadAttention
 from everyhead.layers.packing import Packing, only_right, packing_of
+from tests.layers.oracles import lengths_mask
 
 
 def holes() -> Tensor:

@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from tests.laws.families import SMALL, batch
-from tests.layers.oracles import lengths_mask
 from torch import Tensor, nn
 
 from everyhead.layers import masks
 from everyhead.layers.blocks import Block, Stack
 from everyhead.layers.multi_head import MultiHeadAttention
 from everyhead.models.transformer import Transformer, TransformerConfig
+from tests.laws.families import SMALL, batch
+from tests.layers.oracles import lengths_mask
 
 NEAR = {"rtol": 0, "atol": 1e-5}
 

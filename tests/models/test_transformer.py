@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
-from tests.laws.families import FAMILIES, SMALL, batch, build, sentences
 
 from everyhead import reference
 from everyhead.models import MODELS
 from everyhead.models.transformer import PRESETS, Transformer, TransformerConfig
+from tests.laws.families import FAMILIES, SMALL, batch, build, sentences
 
 
 @pytest.mark.parametrize(("name", "count"), [("base", 63_082_496), ("big", 214_245_376)])

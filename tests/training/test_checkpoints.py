@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.training import tiny
 
 from everyhead.errors import UserError
 from everyhead.files import PARTIAL
@@ -15,6 +14,7 @@ from everyhead.training import checkpoints
 from everyhead.training.checkpoints import FOLDER, complete_checkpoints, load_checkpoint
 from everyhead.training.metrics import read_rows
 from everyhead.training.optimizers import optimizer_tensors
+from tests.training import tiny
 
 
 def stop_after(trainer, steps: int, *, save: bool = True) -> None:

@@ -9,10 +9,10 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
-from tests.training.killed_run import train
 
 from everyhead.files import PARTIAL
 from everyhead.training.recipe import Recipe, parse_recipe
+from tests.training.killed_run import train
 
 KILLS, STEPS = 10, 120
 # One process imports torch (and what its optimizers import on first use), once; each run is forked

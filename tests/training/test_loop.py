@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.training import tiny
 
 from everyhead.errors import UserError
 from everyhead.training.checkpoints import complete_checkpoints
 from everyhead.training.loop import Interrupted
 from everyhead.training.metrics import read_rows
+from tests.training import tiny
 
 UP = "decoder.blocks.0.feed_forward.up_proj.bias"
 

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from tests.training import tiny
 from torch import nn
 
 from everyhead.training.optimizers import (
@@ -12,6 +11,7 @@ from everyhead.training.optimizers import (
     restore_optimizer,
     set_rate,
 )
+from tests.training import tiny
 
 
 def net() -> nn.Module:

@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.training import tiny
 
 from everyhead.training.metrics import perplexity
 from everyhead.training.optimizers import make_optimizer, optimizer_tensors, set_rate
 from everyhead.training.step import batch_loss, evaluate_loss, train_step
+from tests.training import tiny
 
 
 def new(dropout: float = 0.0):

@@ -1,9 +1,9 @@
 """The row of batches: each sentence once an epoch, and a place that is two numbers."""
 
 import torch
-from tests.training import tiny
 
 from everyhead.training.stream import Position
+from tests.training import tiny
 
 
 def read(stream, n: int) -> list[tuple[tuple, torch.Tensor]]:
