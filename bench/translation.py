@@ -11,6 +11,7 @@ from typing import Any
 
 import ctranslate2
 import torch
+import transformers
 from transformers import AutoModelForSeq2SeqLM
 
 from bench.timing import Row, System, rounds, rows_of
@@ -21,6 +22,7 @@ from everyhead.models.prepare import prepare
 from everyhead.weights.folder import load
 
 MAX_NEW = 64
+transformers.logging.set_verbosity_error()
 Ids = list[list[int]]
 
 
@@ -28,6 +30,7 @@ class Systems:
     """The peers and everyhead on one folder; each turns source ids into target ids."""
 
     def __init__(self, folder: Path, scratch: Path) -> None:
+        self.threads = torch.get_num_threads()
         self.model, self.tokenizer = load(folder)
         self.prepared = prepare(self.model)
         self.marian = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
@@ -45,12 +48,15 @@ class Systems:
         return out
 
     def everyhead(self, batch: Ids, beam: int) -> Ids:
+        torch.set_num_threads(self.threads)  # CTranslate2 sets the process's number
         source, mask = pad_rows(batch, self.pad)
         with torch.inference_mode():
-            found = search(self.prepared, source, mask, beam=beam, max_len=MAX_NEW)
+            # eager: the same guess by which Hugging Face ends a beam search by default
+            found = search(self.prepared, source, mask, beam=beam, max_len=MAX_NEW, eager=True)
         return [hypotheses[0].ids for hypotheses in found]
 
     def hugging_face(self, batch: Ids, beam: int) -> Ids:
+        torch.set_num_threads(self.threads)
         source, mask = pad_rows(batch, self.pad)
         with torch.inference_mode():
             out = self.marian.generate(
@@ -98,9 +104,9 @@ def source_ids(tokenizer: PairTokenizer, lines: list[str]) -> Ids:
 def _setting(
     systems: Systems, batches: list[Ids], size: int, beam: int, n_rounds: int
 ) -> list[Row]:
-    workers = [(1, torch.get_num_threads())]
-    if size > 1 and torch.get_num_threads() > 1:
-        workers.append((torch.get_num_threads(), 1))
+    workers = [(1, systems.threads)]
+    if size > 1 and systems.threads > 1:
+        workers.append((systems.threads, 1))
     calls: dict[str, Any] = {
         "everyhead fp32": systems.everyhead,
         "Hugging Face fp32": systems.hugging_face,
@@ -130,7 +136,7 @@ def _setting(
         if "int8" in r.system
     ]
     ours = outputs["everyhead fp32"]
-    for name in ("Hugging Face fp32", f"CTranslate2 float32, 1 × {torch.get_num_threads()}"):
+    for name in ("Hugging Face fp32", f"CTranslate2 float32, 1 × {systems.threads}"):
         equal = sum(a == b for a, b in zip(ours, outputs[name], strict=True))
         share = round(100 * equal / len(ours), 1)
         rows.append(Row("translation", setting, name, share, "% outputs equal to ours", None))

@@ -81,17 +81,21 @@ def test_the_logits_are_the_same(pair: tuple[Transformer, MarianMTModel]) -> Non
 
 
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0])
-@pytest.mark.parametrize("beam", [1, 4])
+@pytest.mark.parametrize(("beam", "rule"), [(1, None), (4, "never"), (4, False)])
 def test_the_tokens_are_the_same(
-    pair: tuple[Transformer, MarianMTModel], beam: int, length_penalty: float
+    pair: tuple[Transformer, MarianMTModel],
+    beam: int,
+    rule: str | bool | None,
+    length_penalty: float,
 ) -> None:
     ours, theirs = pair
     source, real = sources([9, 3, 6, 1, 12, 5], VOCAB, seed=1)
-    asked = {} if beam == 1 else {"length_penalty": length_penalty, "early_stopping": "never"}
+    asked = {} if beam == 1 else {"length_penalty": length_penalty, "early_stopping": rule}
     wanted = theirs.generate(
         source, attention_mask=real.long(), num_beams=beam, max_new_tokens=LONGEST, **asked
     )
-    found = search(ours, source, real, beam=beam, length_penalty=length_penalty, max_len=LONGEST)
+    asked = {"beam": beam, "length_penalty": length_penalty, "eager": rule is False}
+    found = search(ours, source, real, max_len=LONGEST, **asked)
     for (best,), row in zip(found, wanted.tolist(), strict=True):
         pieces = [*best.ids, 0] if best.ended else best.ids
         assert row[1:] == pieces + [VOCAB - 1] * (len(row) - 1 - len(pieces))

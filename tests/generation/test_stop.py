@@ -55,9 +55,21 @@ def test_short_answers_are_preferred_only_without_a_length_penalty() -> None:
     assert best.ids == [] and best.score == pytest.approx(math.log(0.4))
 
 
-def test_eager_stops_at_the_guess_that_a_worse_mean_stays_worse() -> None:
-    ((best,),) = search(Script(5, a_late_winner), ONE, beam=2, length_penalty=1.0, eager=True)
-    assert best.ids == []
+def a_long_shot(prefix: tuple[int, ...]) -> list[float]:
+    """Two short answers soon; the word 1 ten times has p = 0.05 and the best mean."""
+    if not prefix:
+        return [0.45, 0.05, 0.5, 0.0, 0.0]
+    if set(prefix) == {1}:
+        return [0.0, 1.0, 0.0, 0.0, 0.0] if len(prefix) < 10 else [1.0, 0.0, 0.0, 0.0, 0.0]
+    return [0.9, 0.04, 0.03, 0.03, 0.0]
+
+
+def test_eager_stops_where_the_open_beams_are_behind_now() -> None:
+    asked = {"beam": 2, "length_penalty": 1.0}
+    ((best,),) = search(Script(5, a_long_shot), ONE, **asked)
+    assert best.ids == [1] * 10
+    ((best,),) = search(Script(5, a_long_shot), ONE, eager=True, **asked)
+    assert best.ids == [2]
 
 
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0, 2.0])

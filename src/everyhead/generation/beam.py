@@ -12,7 +12,10 @@ an open beam with sum s < 0 after t tokens can still become is
 
 and with n hypotheses wanted it must beat the n-th best finished one. So what is asked for changes
 how long the search lasts, never what it finds: the best of n = 4 is the only one of n = 1.
-`eager` stops sooner, at s / tᵅ: the usual guess that a mean which is worse now stays worse.
+
+`eager` is the rule of thumb that Hugging Face's `early_stopping=False` names: K hypotheses are
+finished, and the best open beam, were it to end where it is (s / tᵅ), would not be among them. For
+α > 0 that is a guess; it saves the steps in which a bad beginning might still become long.
 """
 
 from typing import NamedTuple
@@ -28,7 +31,7 @@ from everyhead.generation.hypotheses import (
     length_limits,
     score_of,
 )
-from everyhead.layers.cache import DecoderCache
+from everyhead.generation.open_rows import smaller
 
 NEVER = float("-inf")
 
@@ -63,21 +66,42 @@ class Stop(NamedTuple):
     length_penalty: float = 1.0
     eager: bool = False
 
-    def bar(self, pool: list[Hypothesis]) -> float:
-        """The score that an open beam must beat."""
-        return pool[self.n_best - 1].score if len(pool) >= self.n_best else NEVER
+    def wanted(self, beam: int) -> int:
+        """Finished hypotheses that are kept."""
+        return beam if self.eager else self.n_best
 
-    def hopeless(self, open_: Open, pools: list[list[Hypothesis]], step: int) -> Tensor:
-        """(n,) no open beam can enter the n best."""
+    def reach(self, limit: Tensor, step: int) -> Tensor:
+        """(n,) the length at which an open beam would score best."""
         if self.eager:
-            length = torch.full_like(open_.limit, step)
-        elif self.length_penalty > 0:
-            length = open_.limit
-        else:
-            length = torch.full_like(open_.limit, step + 1)
-        bars = [self.bar(pools[i]) for i in open_.sentence.tolist()]
-        best = open_.sums[:, 0] / length.float() ** self.length_penalty
+            return torch.full_like(limit, step)
+        return limit if self.length_penalty > 0 else torch.full_like(limit, step + 1)
+
+    def hopeless(self, open_: Open, bars: list[float], step: int) -> Tensor:
+        """(n,) no open beam can beat the bar, the score of the last finished one that counts."""
+        length = self.reach(open_.limit, step).float()
+        best = open_.sums[:, 0] / length**self.length_penalty
         return ~(best > best.new_tensor(bars))
+
+
+class Pools:
+    """The best finished hypotheses of each sentence, best first, earlier ones first in a tie."""
+
+    def __init__(self, n: int, size: int, length_penalty: float) -> None:
+        self.best: list[list[Hypothesis]] = [[] for _ in range(n)]
+        self.size, self.length_penalty = size, length_penalty
+
+    def add(self, i: int, ids: list[int], log_prob: float, ended: bool) -> None:
+        """ids with `</s>` if it has ended."""
+        score = score_of(log_prob, len(ids), self.length_penalty)
+        pool = self.best[i]
+        pool.append(Hypothesis(ids[:-1] if ended else ids, log_prob, score, ended))
+        pool.sort(key=lambda hypothesis: -hypothesis.score)
+        del pool[self.size :]
+
+    def bars(self, sentences: list[int]) -> list[float]:
+        """What a new hypothesis must beat: the last of a full pool."""
+        pools = [self.best[i] for i in sentences]
+        return [pool[-1].score if len(pool) == self.size else NEVER for pool in pools]
 
 
 def beam_search(
@@ -97,26 +121,29 @@ def beam_search(
     longest = int(limit.max())
     memory = model.encode(source, None if bool(real.all()) else real)
     cache = model.cache(memory, longest, beams=beam)
-    pools: list[list[Hypothesis]] = [[] for _ in range(source.shape[0])]
+    pools = Pools(source.shape[0], stop.wanted(beam), stop.length_penalty)
     open_, last = _start(source, limit, longest, model.config.pad_id)
     for step in range(1, longest + 1):
         hidden = model.decode(last.view(-1, 1), memory, cache=cache)  # (n·w, 1, C)
         log_probs = model.head(hidden[:, -1]).float().log_softmax(-1)  # (n·w, V)
         best = candidates(log_probs, open_.sums, 2 * beam)
         ends = best.token == model.config.eos_id
-        _finish(pools, open_, best, ends, beam=beam, step=step, stop=stop)
+        _finish(pools, open_, best, ends, beam, step)
         chosen = going_on(best, ends, beam)
         rows = chosen.parent + _first_rows(open_.sums)  # (n, K) what the cache calls them
-        n_rows, open_, last = open_.sums.numel(), _extended(open_, chosen, step), chosen.token
-        done = (open_.limit <= step) | stop.hopeless(open_, pools, step)
+        open_, last = _extended(open_, chosen, rows, step), chosen.token
+        bars = pools.bars(open_.sentence.tolist())
+        done = (open_.limit <= step) | stop.hopeless(open_, bars, step)
         if bool(done.all()):
             break
         if bool(done.any()):
-            stay = (~done).nonzero()[:, 0]
-            open_, rows, last = open_.select(stay), rows[stay], last[stay]
-            memory = kept(memory, cache, stay)
-        _reorder(cache, rows.flatten(), n_rows)
-    return [pool[: stop.n_best] for pool in pools]
+            open_.sums.masked_fill_(done[:, None], NEVER)  # until it leaves the batch
+            stay = smaller(done)
+            if stay is not None:
+                open_, rows, last = open_.select(stay), rows[stay], last[stay]
+                memory = kept(memory, cache, stay)
+        cache.reorder(rows.flatten())
+    return [pool[: stop.n_best] for pool in pools.best]
 
 
 def candidates(log_probs: Tensor, sums: Tensor, k: int) -> Candidates:
@@ -154,43 +181,28 @@ def _first_rows(sums: Tensor) -> Tensor:
     return torch.arange(0, n * width, width, device=sums.device)[:, None]
 
 
-def _extended(open_: Open, chosen: Candidates, step: int) -> Open:
-    """The open beams one token longer."""
-    n, longest = chosen.token.shape[0], open_.tokens.shape[-1]
-    parents = (chosen.parent + _first_rows(open_.sums)).flatten()
-    tokens = open_.tokens.view(-1, longest).index_select(0, parents).view(n, -1, longest)
+def _extended(open_: Open, chosen: Candidates, rows: Tensor, step: int) -> Open:
+    """The open beams one token longer; rows (n, K): which row each comes from."""
+    longest = open_.tokens.shape[-1]
+    tokens = open_.tokens.view(-1, longest).index_select(0, rows.flatten())
+    tokens = tokens.view(*rows.shape, longest)
     tokens[:, :, step - 1] = chosen.token
     return open_._replace(sums=chosen.sums, tokens=tokens)
 
 
 def _finish(
-    pools: list[list[Hypothesis]],
-    open_: Open,
-    best: Candidates,
-    ends: Tensor,
-    *,
-    beam: int,
-    step: int,
-    stop: Stop,
+    pools: Pools, open_: Open, best: Candidates, ends: Tensor, beam: int, step: int
 ) -> None:
-    """Put what ends among the best K into the pools of the n best, earlier ones first in a tie."""
-    finished = (ends | (open_.limit <= step)[:, None]) & best.sums.isfinite()
+    """Put what ends among the best K into the pools."""
+    finished = (ends | (open_.limit <= step)[:, None]) & (best.sums > NEVER)
     places = finished[:, :beam].nonzero()
     if places.shape[0] == 0:
         return
     row, rank = places.unbind(1)
-    sums, parent, token = (x[row, rank].tolist() for x in best)
+    sums, parent, token = (x[row, rank] for x in best)
     prefixes = open_.tokens[row, parent, : step - 1].tolist()
-    for i, log_prob, ids, last, end in zip(
-        open_.sentence[row].tolist(), sums, prefixes, token, ends[row, rank].tolist(), strict=True
+    ended = ends[row, rank].tolist()
+    for i, log_prob, prefix, last, end in zip(
+        open_.sentence[row].tolist(), sums.tolist(), prefixes, token.tolist(), ended, strict=True
     ):
-        score = score_of(log_prob, step, stop.length_penalty)
-        pools[i].append(Hypothesis(ids if end else [*ids, last], log_prob, score, end))
-        pools[i].sort(key=lambda hypothesis: -hypothesis.score)
-        del pools[i][stop.n_best :]
-
-
-def _reorder(cache: DecoderCache, rows: Tensor, n_rows: int) -> None:
-    """Let the cache's rows be the chosen beams; mostly they are already."""
-    if rows.numel() != n_rows or not torch.equal(rows, torch.arange(n_rows, device=rows.device)):
-        cache.reorder(rows)
+        pools.add(i, [*prefix, last], log_prob, end)

@@ -15,13 +15,15 @@ from everyhead.generation.hypotheses import (
     length_limits,
     score_of,
 )
+from everyhead.generation.open_rows import smaller
 
 
 class Rows(NamedTuple):
-    """The sentences that are still open, one row each."""
+    """The sentences that are still in the batch, one row each."""
 
-    sentence: Tensor  # (n,) place in the batch
+    sentence: Tensor  # (n,) place in the input
     limit: Tensor  # (n,) most tokens
+    done: Tensor  # (n,) finished, but not gone yet
     log_prob: Tensor  # (n,)
     tokens: Tensor  # (n, L)
 
@@ -38,54 +40,60 @@ def greedy(
     max_len: int | None = None,
 ) -> list[Hypothesis]:
     """source int64 (B, S), real bool (B, S) with a token in every row → B hypotheses."""
-    config = model.config
-    limit = length_limits(real, max_len, config.max_len)
+    limit = length_limits(real, max_len, model.config.max_len)
     longest = int(limit.max())
     memory = model.encode(source, None if bool(real.all()) else real)
     cache = model.cache(memory, longest)
     found: dict[int, Hypothesis] = {}
-    last = source.new_full((source.shape[0],), config.pad_id)  # decoding starts from padding
-    rows = Rows(
-        torch.arange(source.shape[0], device=source.device),
-        limit,
-        torch.zeros(source.shape[0], device=source.device),
-        source.new_full((source.shape[0], longest), config.pad_id),
-    )
+    rows = _start(source, limit, longest, model.config.pad_id)
+    last = source.new_full((source.shape[0],), model.config.pad_id)  # decoding starts from padding
     for step in range(1, longest + 1):
         hidden = model.decode(last[:, None], memory, cache=cache)  # (n, 1, C)
         log_probs = model.head(hidden[:, -1]).float().log_softmax(-1)  # (n, V)
         best, last = log_probs.max(-1)
         rows.log_prob.add_(best)
         rows.tokens[:, step - 1] = last
-        ended = last == config.eos_id
-        done = ended | (rows.limit <= step)
-        if not bool(done.any()):
+        ended = last == model.config.eos_id
+        new = (ended | (rows.limit <= step)) & ~rows.done
+        if not bool(new.any()):
             continue
-        _collect(found, rows, done, ended, step, length_penalty)
-        if bool(done.all()):
+        _collect(found, rows, new, ended, step, length_penalty)
+        if bool(rows.done.logical_or_(new).all()):
             break
-        stay = (~done).nonzero()[:, 0]
-        rows, last = rows.select(stay), last.index_select(0, stay)
-        cache.reorder(stay)
-        memory = kept(memory, cache, stay)
+        stay = smaller(rows.done)
+        if stay is not None:
+            rows, last = rows.select(stay), last.index_select(0, stay)
+            cache.reorder(stay)
+            memory = kept(memory, cache, stay)
     return [found[i] for i in range(source.shape[0])]
+
+
+def _start(source: Tensor, limit: Tensor, longest: int, pad_id: int) -> Rows:
+    n, device = source.shape[0], source.device
+    return Rows(
+        sentence=torch.arange(n, device=device),
+        limit=limit,
+        done=torch.zeros(n, dtype=torch.bool, device=device),
+        log_prob=torch.zeros(n, device=device),
+        tokens=source.new_full((n, longest), pad_id),
+    )
 
 
 def _collect(
     found: dict[int, Hypothesis],
     rows: Rows,
-    done: Tensor,
+    new: Tensor,
     ended: Tensor,
     step: int,
     length_penalty: float,
 ) -> None:
-    """Write down the rows that are done."""
-    finished, ends = rows.select(done.nonzero()[:, 0]), ended[done].tolist()
+    """Write down the rows that are done now."""
+    finished = rows.select(new.nonzero()[:, 0])
     for i, log_prob, ids, end in zip(
         finished.sentence.tolist(),
         finished.log_prob.tolist(),
         finished.tokens[:, :step].tolist(),
-        ends,
+        ended[new].tolist(),
         strict=True,
     ):
         score = score_of(log_prob, step, length_penalty)

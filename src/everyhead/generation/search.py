@@ -31,7 +31,7 @@ def search(
 
     source: int64 (B, S), each ending in `</s>`; source_mask: bool (B, S), True = token. A row
     without a token gives an empty hypothesis. max_len counts target tokens, `</s>` included; by
-    default it is twice the source's and 16 more. `eager`: see beam.py.
+    default it is twice the source's and 16 more. `eager` stops by a rule of thumb (beam.py).
 
     Raises:
         UserError: beam, n_best, max_len or length_penalty make no sense together.

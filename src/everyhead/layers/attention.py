@@ -155,7 +155,8 @@ def filled(parts: Parts, mask: Mask | None) -> Parts:
 def _attend_short(parts: Parts, mask: Mask | None, dropout_p: float) -> Tensor:
     """Three plain products: the n×n scores of a short sequence fit the cache."""
     q, k, v = parts.q, parts.k, parts.v
-    scores = torch.bmm(q.flatten(0, 1) * parts.scale, k.flatten(0, 1).transpose(1, 2))
+    q_scaled = q if parts.scale == 1.0 else q * parts.scale
+    scores = torch.bmm(q_scaled.flatten(0, 1), k.flatten(0, 1).transpose(1, 2))
     scores = scores.unflatten(0, q.shape[:2])  # (B, H, T, S)
     bias, alive = _score_bias(parts, mask)
     if bias is not None:

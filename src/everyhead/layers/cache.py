@@ -116,6 +116,8 @@ class KeyValueCache:
         """`reorder`, where the moves are known already."""
         if self._k is None or self._v is None:
             return
+        if not move.to.numel() and move.rows.numel() == self._k.shape[0]:
+            return
         in_use = self.length * self.beams
         self._k, self._v = move.apply(self._k, in_use), move.apply(self._v, in_use)
         if self.key_mask is not None:

@@ -4,7 +4,7 @@
 """
 
 import copy
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 from torch import nn
@@ -13,7 +13,13 @@ from everyhead.layers.blocks import Block
 from everyhead.layers.feed_forward import FeedForward
 from everyhead.layers.heads import VocabularyHead
 from everyhead.layers.multi_head import MultiHeadAttention
-from everyhead.layers.packed import JointAttention, PackedLinear, multiplies_bf16, packed_map
+from everyhead.layers.packed import (
+    JointAttention,
+    PackedLinear,
+    StepBlock,
+    multiplies_bf16,
+    packed_map,
+)
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -32,21 +38,26 @@ def prepare(model: Model, dtype: torch.dtype | None = None) -> Model:
     dtype = own.dtype if dtype is None else dtype
     if dtype != torch.bfloat16 or own.device.type != "cpu" or multiplies_bf16():
         prepared.to(dtype)
-    for parent in list(prepared.modules()):
-        for name, part in list(parent.named_children()):
-            if isinstance(part, MultiHeadAttention):
-                cross = isinstance(parent, Block) and part is parent.cross_attn
-                setattr(parent, name, JointAttention(part, cross=cross, dtype=dtype))
-            elif isinstance(part, FeedForward):
-                _prepare_feed_forward(part, dtype)
-            elif isinstance(part, VocabularyHead):
-                setattr(parent, name, PackedLinear(part.weight, part.bias, dtype=dtype))
-    return prepared
+    return cast(Model, _prepared(prepared, dtype))
 
 
-def _prepare_feed_forward(part: FeedForward, dtype: torch.dtype) -> None:
+def _prepared(part: nn.Module, dtype: torch.dtype, cross: bool = False) -> nn.Module:
+    """The part for inference; what has no faster form stays."""
+    if isinstance(part, MultiHeadAttention):
+        return JointAttention(part, cross=cross, dtype=dtype)
+    if isinstance(part, VocabularyHead):
+        return PackedLinear(part.weight, part.bias, dtype=dtype)
+    if isinstance(part, FeedForward):
+        return _prepared_feed_forward(part, dtype)
+    for name, child in list(part.named_children()):
+        setattr(part, name, _prepared(child, dtype, name == "cross_attn"))
+    return StepBlock(part) if isinstance(part, Block) and part.cross_attn is not None else part
+
+
+def _prepared_feed_forward(part: FeedForward, dtype: torch.dtype) -> FeedForward:
     inside = part.activation is torch.nn.functional.relu
     part.up_proj = packed_map(part.up_proj, dtype=dtype, f="relu" if inside else "none")
     part.down_proj = packed_map(part.down_proj, dtype=dtype)
     if inside:
         part.activation = nn.Identity()
+    return part
