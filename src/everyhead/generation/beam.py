@@ -86,7 +86,7 @@ class Stop(NamedTuple):
 class Pools:
     """The best finished hypotheses of each sentence, best first, earlier ones first in a tie."""
 
-    def __init__(self, n: int, size: int, length_penalty: float) -> None:
+    def __init__(self, n: int, size: int, *, length_penalty: float) -> None:
         self.best: list[list[Hypothesis]] = [[] for _ in range(n)]
         self.size, self.length_penalty = size, length_penalty
 
@@ -121,7 +121,7 @@ def beam_search(
     longest = int(limit.max())
     memory = model.encode(source, None if bool(real.all()) else real)
     cache = model.cache(memory, longest, beams=beam)
-    pools = Pools(source.shape[0], stop.wanted(beam), stop.length_penalty)
+    pools = Pools(source.shape[0], stop.wanted(beam), length_penalty=stop.length_penalty)
     open_, last = _start(source, limit, longest, model.config.pad_id)
     for step in range(1, longest + 1):
         hidden = model.decode(last.view(-1, 1), memory, cache=cache)  # (n·w, 1, C)

@@ -45,6 +45,8 @@ class Numbers(Protocol):
 class EncoderDecoder(Protocol):
     """The verbs that a search uses: any model that has them can be searched."""
 
+    training: bool
+
     @property
     def config(self) -> Numbers: ...
     def modules(self) -> Iterator[nn.Module]: ...

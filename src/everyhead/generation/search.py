@@ -76,15 +76,16 @@ def check_options(
 
 @contextmanager
 def inference(model: EncoderDecoder) -> Iterator[None]:
-    """Without gradients and dropout; afterwards each part trains on if it did before."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.train(False)
+    """Without gradients and dropout; afterwards each part of a model in training trains on."""
+    modes = [(part, part.training) for part in model.modules()] if model.training else []
+    if modes:
+        model.train(False)
     try:
         with torch.inference_mode():
             yield
     finally:
-        for module, training in modes:
-            module.training = training
+        for part, training in modes:
+            part.training = training
 
 
 def _checked(hypotheses: list[Hypothesis]) -> list[Hypothesis]:
