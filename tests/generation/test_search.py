@@ -1,5 +1,7 @@
 """What holds of every search: batches, empty rows, limits, state, and what is refused."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -28,6 +30,19 @@ def test_a_batch_finds_what_its_sentences_find_alone(beam: int) -> None:
     ]
     assert ids_of(model, source, real, beam=beam) == [best for (best,) in alone]
     assert len({str(best) for best in alone}) == 4
+
+
+@pytest.mark.parametrize("asked", [{"beam": 1}, {"beam": 3}, {"beam": 3, "eager": True}])
+def test_a_batch_that_shrinks_in_steps_finds_the_same(asked: dict[str, Any]) -> None:
+    """Finished sentences wait in a large batch until enough of them can leave it."""
+    model = lively(23, 1)
+    source, real = sources([2 + i % 7 for i in range(24)], 23)
+    alone = [
+        ids_of(model, source[i : i + 1, real[i]], real[i : i + 1, real[i]], **asked)
+        for i in range(24)
+    ]
+    assert ids_of(model, source, real, **asked) == [best for (best,) in alone]
+    assert len({len(best[0]) for (best,) in alone}) > 4
 
 
 @pytest.mark.parametrize("beam", BEAMS)

@@ -55,6 +55,16 @@ def test_short_answers_are_preferred_only_without_a_length_penalty() -> None:
     assert best.ids == [] and best.score == pytest.approx(math.log(0.4))
 
 
+def test_a_negative_length_penalty_leaves_room_for_an_end_at_the_next_step() -> None:
+    """−1.2 · 1 loses against −0.51 · 2, which is one step away."""
+
+    def rows(prefix: tuple[int, ...]) -> list[float]:
+        return [1.0, 0.0, 0.0, 0.0, 0.0] if prefix else [0.3, 0.6, 0.1, 0.0, 0.0]
+
+    ((best,),) = search(Script(5, rows), ONE, beam=2, length_penalty=-1.0)
+    assert best.ids == [1] and best.score == pytest.approx(2 * math.log(0.6))
+
+
 def a_long_shot(prefix: tuple[int, ...]) -> list[float]:
     """Two short answers soon; the word 1 ten times has p = 0.05 and the best mean."""
     if not prefix:

@@ -54,6 +54,20 @@ def test_the_batch_size_changes_nothing(
     assert translate(model, tokenizer, LINES, beam=beam, batch_tokens=batch_tokens) == wanted
 
 
+def test_several_threads_translate_the_same(
+    model: Transformer, tokenizer: PairTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = translate(model, tokenizer, LINES, beam=2)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
+    model.train()
+    try:
+        assert translate(model, tokenizer, LINES, beam=2, batch_tokens=16) == wanted
+        assert model.training
+    finally:
+        model.eval()
+
+
 @pytest.mark.parametrize("chunk_lines", [1, 3, 8])
 def test_a_stream_says_the_same_in_chunks_of_any_size(
     model: Transformer, tokenizer: PairTokenizer, chunk_lines: int

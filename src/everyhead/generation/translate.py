@@ -5,6 +5,7 @@ sentence the same and padding costs as much as words. Blank lines never reach th
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -14,7 +15,8 @@ from everyhead.data.batching import pad_rows
 from everyhead.data.pair_tokenizer import PairTokenizer
 from everyhead.errors import UserError
 from everyhead.generation.hypotheses import EMPTY, Hypothesis
-from everyhead.generation.search import check_options, search
+from everyhead.generation.search import check_options, inference, search
+from everyhead.generation.workers import at_once
 from everyhead.models.transformer import Transformer
 
 # Called with the line's number from 1, its tokens, and how many of them are translated.
@@ -115,12 +117,15 @@ def _stream(
     while chunk := list(islice(lines, options.chunk_lines)):
         ids = encoded(tokenizer, chunk, model.config.max_len, start + 1, on_cut)
         done, found = start + sum(not row for row in ids), [[EMPTY] for _ in chunk]
-        for places in batches([len(row) for row in ids], options.batch_tokens // options.beam):
-            hypotheses = _searched(model, ids, places, options)
-            for place, best in zip(places, hypotheses, strict=True):
-                found[place] = best
-            done += len(places)
-            progress(done)
+        together = list(batches([len(row) for row in ids], options.batch_tokens // options.beam))
+        work = partial(_searched, model, ids, options)
+        with inference(model):
+            results = at_once(work, together, device_of(model))
+            for places, hypotheses in zip(together, results, strict=True):
+                for place, best in zip(places, hypotheses, strict=True):
+                    found[place] = best
+                done += len(places)
+                progress(done)
         start += len(chunk)
         yield from (texts(tokenizer, best) for best in found)
 
@@ -174,7 +179,7 @@ def batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
 
 
 def _searched(
-    model: Transformer, ids: list[list[int]], places: list[int], options: Options
+    model: Transformer, ids: list[list[int]], options: Options, places: list[int]
 ) -> list[list[Hypothesis]]:
     config = model.config
     source, real = pad_rows([ids[i] for i in places], config.source_pad_id)

@@ -45,8 +45,13 @@ class Ancestry:
         return torch.zeros(hidden.shape, device=hidden.device).masked_fill_(hidden, float("-inf"))
 
     def choose(self, index: Tensor) -> Tensor:
-        """Rows anew, W a sentence; → the sentences that they belong to (n,)."""
-        assert self.ancestors is not None
+        """Rows anew, W a sentence; → the sentences that they belong to (n,).
+
+        Raises:
+            ValueError: there is no history yet.
+        """
+        if self.ancestors is None:
+            raise ValueError("beams are chosen after their first step: decode a position first")
         sentences = index.view(-1, self.beams)[:, 0] // self.width
         self.ancestors = self.ancestors.flatten(0, 1).index_select(0, index)
         self.ancestors = self.ancestors.unflatten(0, (-1, self.beams))
@@ -64,6 +69,10 @@ class BeamCache(KeyValueCache):
     def __init__(self, capacity: int, ancestry: Ancestry) -> None:
         super().__init__(capacity)
         self.beams, self.ancestry = ancestry.beams, ancestry
+
+    @property
+    def width(self) -> int:  # type: ignore[override]
+        return self.ancestry.width
 
     @property
     def bias(self) -> Tensor | None:

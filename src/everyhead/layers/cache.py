@@ -41,7 +41,8 @@ class KeyValueCache:
     `key_mask` (B, S) says which of fixed keys are real; `bias` is the same as a term of the scores.
     """
 
-    beams = 1  # rows that share one row of keys
+    beams = 1  # rows that may share one row of keys, and those that do so now
+    width = 1
 
     def __init__(
         self, capacity: int, *, fixed: bool = False, key_mask: Tensor | None = None

@@ -145,7 +145,11 @@ class Mask(NamedTuple):
     @property
     def only_causal(self) -> bool:
         """Nothing but the causal rule at the end of the keys: the fused kernels have a flag."""
-        return self.rules == (Causal(None),)
+        return (
+            len(self.rules) == 1
+            and isinstance(rule := self.rules[0], Causal)
+            and rule.offset is None
+        )
 
     @property
     def only_keys(self) -> bool:

@@ -7,7 +7,6 @@ formula has ε under the root (B505).
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 
@@ -21,4 +20,4 @@ class LayerNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+        return torch.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)

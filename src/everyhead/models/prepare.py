@@ -1,10 +1,10 @@
-"""An inference copy of a model: the same equations with joint and packed maps (law 10).
+"""An inference copy of a model: the same equations, faster (law 10).
 
-[Q K V] = x [W^Q W^K W^V] as one product; weights laid out as the kernels read them; ReLU inside
+Joint maps and short steps: layers/inference.py; weights laid out for the kernels: layers/packed.py.
 """
 
 import copy
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -12,14 +12,9 @@ from torch import nn
 from everyhead.layers.blocks import Block
 from everyhead.layers.feed_forward import FeedForward
 from everyhead.layers.heads import VocabularyHead
+from everyhead.layers.inference import JointAttention, PackedFeedForward, StepBlock
 from everyhead.layers.multi_head import MultiHeadAttention
-from everyhead.layers.packed import (
-    JointAttention,
-    PackedLinear,
-    StepBlock,
-    multiplies_bf16,
-    packed_map,
-)
+from everyhead.layers.packed import PackedLinear, multiplies_bf16
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -38,26 +33,28 @@ def prepare(model: Model, dtype: torch.dtype | None = None) -> Model:
     dtype = own.dtype if dtype is None else dtype
     if dtype != torch.bfloat16 or own.device.type != "cpu" or multiplies_bf16():
         prepared.to(dtype)
-    return cast(Model, _prepared(prepared, dtype))
+    _prepare_children(prepared, dtype)
+    return prepared
 
 
-def _prepared(part: nn.Module, dtype: torch.dtype, cross: bool = False) -> nn.Module:
+def _prepare_children(parent: nn.Module, dtype: torch.dtype) -> None:
+    for name, part in list(parent.named_children()):
+        setattr(parent, name, _prepared(part, dtype, cross=name == "cross_attn"))
+
+
+def _prepared(part: nn.Module, dtype: torch.dtype, cross: bool) -> nn.Module:
     """The part for inference; what has no faster form stays."""
     if isinstance(part, MultiHeadAttention):
         return JointAttention(part, cross=cross, dtype=dtype)
     if isinstance(part, VocabularyHead):
         return PackedLinear(part.weight, part.bias, dtype=dtype)
     if isinstance(part, FeedForward):
-        return _prepared_feed_forward(part, dtype)
-    for name, child in list(part.named_children()):
-        setattr(part, name, _prepared(child, dtype, name == "cross_attn"))
-    return StepBlock(part) if isinstance(part, Block) and part.cross_attn is not None else part
+        return PackedFeedForward(part, dtype=dtype)
+    _prepare_children(part, dtype)
+    return StepBlock(part) if isinstance(part, Block) and _can_step(part) else part
 
 
-def _prepared_feed_forward(part: FeedForward, dtype: torch.dtype) -> FeedForward:
-    inside = part.activation is torch.nn.functional.relu
-    part.up_proj = packed_map(part.up_proj, dtype=dtype, f="relu" if inside else "none")
-    part.down_proj = packed_map(part.down_proj, dtype=dtype)
-    if inside:
-        part.activation = nn.Identity()
-    return part
+def _can_step(block: Block) -> bool:
+    """A decoder's block whose queries, keys and values have the same heads."""
+    parts = (block.self_attn, block.cross_attn)
+    return all(part is not None and part.n_heads == part.n_kv_heads for part in parts)

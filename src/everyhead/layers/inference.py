@@ -1,0 +1,140 @@
+"""The parts of a model as inference wants them: the same equations in fewer calls.
+
+    [Q K V] = x [s·W^Q  W^K  W^V]     one product for the maps of one x, the scale of scores in it
+    f(x W₁ + b₁) W₂ + b₂              ReLU inside the first product
+
+Where one position is added to a cache, the calls around the products cost as much as they do; a
+block then takes a short way, unless somebody looks (layers/probe.py).
+"""
+
+import copy
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from everyhead.layers import probe
+from everyhead.layers.blocks import Block, Memory
+from everyhead.layers.cache import KeyValueCache
+from everyhead.layers.feed_forward import FeedForward
+from everyhead.layers.linear import Linear, stacked
+from everyhead.layers.masks import Mask
+from everyhead.layers.multi_head import MultiHeadAttention
+from everyhead.layers.packed import PackedLinear, packed_map
+from everyhead.layers.packing import Packing
+
+# Up to so many sentences the calls of a plain attention cost more than its products.
+FEW_SENTENCES = 8
+
+
+class JointAttention(MultiHeadAttention):
+    """Multi-head attention for inference: the maps of one x are one product, s is in W^Q."""
+
+    def __init__(self, plain: MultiHeadAttention, *, cross: bool, dtype: torch.dtype) -> None:
+        nn.Module.__init__(self)
+        self.n_heads, self.n_kv_heads, self.d_head = plain.n_heads, plain.n_kv_heads, plain.d_head
+        self.scale, self.dropout = 1.0, 0.0
+        query = _times(plain.q_proj, plain.scale)
+        maps = (plain.k_proj, plain.v_proj) if cross else (query, plain.k_proj, plain.v_proj)
+        joint = PackedLinear(*stacked(maps), dtype=dtype)
+        self.q_proj = packed_map(query, dtype=dtype) if cross else joint
+        self.k_proj = self.v_proj = joint
+        self.o_proj = packed_map(plain.o_proj, dtype=dtype)
+
+    def _joined(self, x: Tensor, *maps: Linear) -> Tensor:
+        return maps[0](x)  # all of them
+
+    def step(self, x: Tensor, cache: KeyValueCache) -> Tensor:
+        """`forward` for one more position (B, 1, C) of rows whose cache is begun, in few calls."""
+        heads, width = self.n_heads, self.d_head
+        if cache.fixed:
+            k, v = cache.read()
+            q = self.q_proj.forward(x).view(k.shape[0], -1, heads, width).transpose(1, 2)
+        else:
+            joint = self.q_proj.forward(x).view(-1, cache.beams, 3, heads, width)
+            q, k, v = joint.permute(2, 0, 3, 1, 4).unbind()  # (n, H, beams, D) each
+            k, v = cache.extend(k, v)
+        out = attend_step(q, k, v, cache.bias)  # (n, H, beams, D)
+        return self.o_proj.forward(out.transpose(1, 2).reshape(x.shape))
+
+
+class PackedFeedForward(FeedForward):
+    """The feed-forward for inference, with ReLU inside its first product."""
+
+    def __init__(self, plain: FeedForward, *, dtype: torch.dtype) -> None:
+        nn.Module.__init__(self)
+        inside = plain.activation is F.relu
+        self.activation = _same if inside else plain.activation
+        self.up_proj = packed_map(plain.up_proj, dtype=dtype, f="relu" if inside else "none")
+        self.down_proj = packed_map(plain.down_proj, dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj.forward(self.activation(self.up_proj.forward(x)))
+
+
+def _same(x: Tensor) -> Tensor:
+    return x
+
+
+class StepBlock(Block):
+    """A block for inference that takes the short way where one position is added to a cache."""
+
+    self_attn: JointAttention
+    cross_attn: JointAttention
+    cross_attn_norm: nn.Module
+    feed_forward_norm: nn.Module
+
+    def __init__(self, plain: Block) -> None:
+        nn.Module.__init__(self)
+        self.__dict__.update(plain.__dict__)
+
+    def forward(
+        self,
+        x: Tensor,
+        mask: Mask | None = None,
+        memory: Memory | None = None,
+        *,
+        packing: Packing | None = None,
+        caches: tuple[KeyValueCache, KeyValueCache] | None = None,
+    ) -> Tensor:
+        """As `Block.forward`."""
+        if caches is None or not _is_step(x, mask, memory, caches) or probe.active():
+            return super().forward(x, mask, memory, packing=packing, caches=caches)
+        own, cross = caches
+        add = self.residual.forward
+        x = add(x, self.self_attn_norm.forward, lambda y: self.self_attn.step(y, own))
+        x = add(x, self.cross_attn_norm.forward, lambda y: self.cross_attn.step(y, cross))
+        return add(x, self.feed_forward_norm.forward, self.feed_forward.forward)
+
+
+def _is_step(
+    x: Tensor,
+    mask: Mask | None,
+    memory: Memory | None,
+    caches: tuple[KeyValueCache, KeyValueCache],
+) -> bool:
+    """One position is added, all rows see their whole history, and the memory's mask is cached."""
+    own, cross = caches
+    begun = own.length > 0 and own.width == own.beams and x.shape[1] == 1
+    whole = mask is None or mask.only_causal
+    return begun and whole and (cross.bias is not None or memory is None or memory.mask is None)
+
+
+def attend_step(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+    """softmax(QKᵀ + B) V for few queries (n, H, T, D), in the fewest calls."""
+    if q.shape[0] <= FEW_SENTENCES or q.device.type != "cpu":
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=1.0)
+    scores = torch.bmm(q.flatten(0, 1), k.flatten(0, 1).transpose(1, 2))  # (n·H, T, S)
+    if bias is not None:
+        scores.unflatten(0, q.shape[:2]).add_(bias)
+    out = torch.bmm(torch.softmax(scores, -1), v.flatten(0, 1))  # (n·H, T, D)
+    return out.unflatten(0, q.shape[:2])
+
+
+def _times(plain: Linear, factor: float) -> Linear:
+    """factor · (x Wᵀ + b) as a map of its own."""
+    scaled = copy.deepcopy(plain)
+    with torch.no_grad():
+        for p in scaled.parameters():
+            p.mul_(factor)
+    return scaled
