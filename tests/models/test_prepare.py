@@ -21,7 +21,7 @@ NEAR = {"rtol": 1e-5, "atol": 1e-5}
 def make(norm: str = "post", **changes: object) -> Transformer:
     """Wide enough that its larger maps are packed."""
     torch.manual_seed(0)
-    values = {**PRESETS["tiny"], "d_model": 256, "d_ff": 520, "norm": norm, **changes}
+    values = {**PRESETS["tiny"], "d_model": 256, "d_ff": 1032, "norm": norm, **changes}
     model = Transformer(TransformerConfig(vocab_size=600, max_len=64, **values)).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -161,9 +161,11 @@ def test_who_looks_at_a_step_sees_the_same_matrices() -> None:
         def __init__(self) -> None:
             self.seen: list[Tensor] = []
 
-        def attention(self, module: object, parts: Parts, mask: object) -> Parts:
+        def attention(
+            self, module: object, parts: Parts, mask: object, attend: probe.Attend
+        ) -> Tensor:
             self.seen.append(weights(parts, mask))
-            return parts
+            return attend(parts, mask)
 
     def looked(model: Transformer) -> list[Tensor]:
         looker = Looker()

@@ -8,6 +8,8 @@ block then takes a short way, unless somebody looks (layers/probe.py).
 """
 
 import copy
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -20,11 +22,22 @@ from everyhead.layers.feed_forward import FeedForward
 from everyhead.layers.linear import Linear, stacked
 from everyhead.layers.masks import Mask
 from everyhead.layers.multi_head import MultiHeadAttention
+from everyhead.layers.norms import LayerNorm
 from everyhead.layers.packed import PackedLinear, packed_map
 from everyhead.layers.packing import Packing
+from everyhead.layers.residual import PreNorm
+
+Map = Callable[[Tensor], Tensor]
 
 # Up to so many sentences the calls of a plain attention cost more than its products.
 FEW_SENTENCES = 8
+
+
+class StepMaps(NamedTuple):
+    """The maps of a step as plain functions: a module finds its children by a slow search."""
+
+    query: Map
+    out: Map
 
 
 class JointAttention(MultiHeadAttention):
@@ -40,22 +53,23 @@ class JointAttention(MultiHeadAttention):
         self.q_proj = packed_map(query, dtype=dtype) if cross else joint
         self.k_proj = self.v_proj = joint
         self.o_proj = packed_map(plain.o_proj, dtype=dtype)
+        self.maps = StepMaps(self.q_proj.forward, self.o_proj.forward)
 
     def _joined(self, x: Tensor, *maps: Linear) -> Tensor:
         return maps[0](x)  # all of them
 
     def step(self, x: Tensor, cache: KeyValueCache) -> Tensor:
         """`forward` for one more position (B, 1, C) of rows whose cache is begun, in few calls."""
-        heads, width = self.n_heads, self.d_head
+        maps, heads, width = self.maps, self.n_heads, self.d_head
         if cache.fixed:
             k, v = cache.read()
-            q = self.q_proj.forward(x).view(k.shape[0], -1, heads, width).transpose(1, 2)
+            q = maps.query(x).view(k.shape[0], -1, heads, width).transpose(1, 2)
         else:
-            joint = self.q_proj.forward(x).view(-1, cache.beams, 3, heads, width)
+            joint = maps.query(x).view(-1, cache.beams, 3, heads, width)
             q, k, v = joint.permute(2, 0, 3, 1, 4).unbind()  # (n, H, beams, D) each
             k, v = cache.extend(k, v)
         out = attend_step(q, k, v, cache.bias)  # (n, H, beams, D)
-        return self.o_proj.forward(out.transpose(1, 2).reshape(x.shape))
+        return maps.out(out.transpose(1, 2).reshape(x.shape))
 
 
 class PackedFeedForward(FeedForward):
@@ -67,9 +81,11 @@ class PackedFeedForward(FeedForward):
         self.activation = _same if inside else plain.activation
         self.up_proj = packed_map(plain.up_proj, dtype=dtype, f="relu" if inside else "none")
         self.down_proj = packed_map(plain.down_proj, dtype=dtype)
+        self.maps = (self.up_proj.forward, self.down_proj.forward)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj.forward(self.activation(self.up_proj.forward(x)))
+        up, down = self.maps
+        return down(self.activation(up(x)))
 
 
 def _same(x: Tensor) -> Tensor:
@@ -79,14 +95,16 @@ def _same(x: Tensor) -> Tensor:
 class StepBlock(Block):
     """A block for inference that takes the short way where one position is added to a cache."""
 
-    self_attn: JointAttention
-    cross_attn: JointAttention
-    cross_attn_norm: nn.Module
-    feed_forward_norm: nn.Module
-
     def __init__(self, plain: Block) -> None:
         nn.Module.__init__(self)
         self.__dict__.update(plain.__dict__)
+        own, cross = plain.self_attn, plain.cross_attn
+        assert isinstance(own, JointAttention) and isinstance(cross, JointAttention)
+        norms = (plain.self_attn_norm, plain.cross_attn_norm, plain.feed_forward_norm)
+        self.own_step, self.cross_step = own.step, cross.step
+        self.feed_forward_step = plain.feed_forward.forward
+        self.norm_steps = tuple(_norm_step(norm) for norm in norms)
+        self.norm_first = isinstance(plain.residual, PreNorm)
 
     def forward(
         self,
@@ -100,11 +118,26 @@ class StepBlock(Block):
         """As `Block.forward`."""
         if caches is None or not _is_step(x, mask, memory, caches) or probe.active():
             return super().forward(x, mask, memory, packing=packing, caches=caches)
-        own, cross = caches
-        add = self.residual.forward
-        x = add(x, self.self_attn_norm.forward, lambda y: self.self_attn.step(y, own))
-        x = add(x, self.cross_attn_norm.forward, lambda y: self.cross_attn.step(y, cross))
-        return add(x, self.feed_forward_norm.forward, self.feed_forward.forward)
+        return self._step(x, *caches)
+
+    def _step(self, x: Tensor, own: KeyValueCache, cross: KeyValueCache) -> Tensor:
+        norm_own, norm_cross, norm_last = self.norm_steps
+        if self.norm_first:  # x + f(norm x), the sum in f's own memory
+            x = self.own_step(norm_own(x), own).add_(x)
+            x = self.cross_step(norm_cross(x), cross).add_(x)
+            return self.feed_forward_step(norm_last(x)).add_(x)
+        x = norm_own(self.own_step(x, own).add_(x))
+        x = norm_cross(self.cross_step(x, cross).add_(x))
+        return norm_last(self.feed_forward_step(x).add_(x))
+
+
+def _norm_step(norm: nn.Module | None) -> Map:
+    """The norm as a plain function, if it is a LayerNorm."""
+    if isinstance(norm, LayerNorm):
+        shape, weight, bias, eps = norm.weight.shape, norm.weight, norm.bias, norm.eps
+        return lambda x: torch.layer_norm(x, shape, weight, bias, eps)
+    assert norm is not None
+    return norm.forward
 
 
 def _is_step(

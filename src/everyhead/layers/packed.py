@@ -2,8 +2,8 @@
 
 oneDNN multiplies by a weight whose blocks lie in the order in which it reads them; PyTorch has the
 two operators for its own compiler and calls them private. So they are tried once before they are
-used, and where they fail the plain product is taken. The product of a single row only waits for
-memory, so it has a form of its own.
+used, and where they fail the plain product is taken. The product of a few rows waits for memory and
+for the operator's start, so it has a form of its own.
 
 bf16 weights: on a processor that multiplies bf16 the whole product is bf16. Elsewhere only a single
 row gains from it; several rows are multiplied in float32, by the same rounded weights.
@@ -18,8 +18,10 @@ from torch import Tensor, nn
 
 from everyhead.layers.linear import Linear
 
-# Smaller maps gain nothing from a layout of their own: the operator's start costs as much.
-SMALL, SMALL_ROW = 2**17, 2**15
+# Smaller maps gain nothing from oneDNN's layout: the operator's start costs as much. From that size
+# on it is the faster one for several rows too; a smaller map has a form for up to FEW rows.
+SMALL, FEW = 2**18 + 1, 32
+SMALLEST = 2**15
 
 
 class NarrowRow:
@@ -34,30 +36,31 @@ class NarrowRow:
         return F.linear(x.to(torch.bfloat16), self.weight, self.bias).to(x.dtype)
 
 
-class SplitRow:
-    """y = x Wᵀ + b for one row, as two products side by side, because one runs on one thread.
+class SplitRows:
+    """y = x Wᵀ + b for few rows, as two products side by side, because one runs on one thread.
 
     Each half of the outputs is one of a batch of products. A wide map is read along its outputs,
     a narrow one along its inputs.
     """
 
-    most = 1
-
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        n_out, n_in = weight.shape
+        n_out, self.n_in = weight.shape
         parts = 1 if n_out % 2 else 2
-        halves = weight.reshape(parts, -1, n_in).transpose(1, 2)  # (2, in, out / 2)
-        self.weight = halves.contiguous() if n_out > n_in else halves
+        halves = weight.reshape(parts, -1, self.n_in).transpose(1, 2)  # (2, in, out / 2)
+        self.weight = halves.contiguous() if n_out > self.n_in else halves
         bias = weight.new_zeros(n_out) if bias is None else bias
         self.bias = bias.view(parts, 1, -1)
-        self.size = (parts, 1, n_in)
+        self.most = FEW if weight.numel() < SMALL else 1
 
     def __call__(self, x: Tensor) -> Tensor:
-        y = torch.baddbmm(self.bias, x.expand(self.size), self.weight)  # (2, 1, out / 2)
+        rows = x.numel() // self.n_in
+        x_twice = x.reshape(1, rows, self.n_in).expand(self.weight.shape[0], -1, -1)
+        y = torch.baddbmm(self.bias, x_twice, self.weight)  # (2, rows, out / 2)
+        y = y if rows == 1 else y.transpose(0, 1).reshape(rows, -1)
         return y.view(*x.shape[:-1], -1)
 
 
-RowMap = NarrowRow | SplitRow
+RowMap = NarrowRow | SplitRows
 
 
 class PackedLinear(Linear):
@@ -75,17 +78,17 @@ class PackedLinear(Linear):
         self.n_out, self.n_in = weight.shape
         self.f = f
         whole, offset = weight.detach().to(dtype), None if bias is None else bias.detach().to(dtype)
-        self.row: RowMap | None = None  # for a product of one row
+        self.row: RowMap | None = None  # for a product of few rows
         if weight.device.type == "cpu":
             if dtype == torch.bfloat16 and not multiplies_bf16():
                 self.row = NarrowRow(whole, offset)
                 whole, offset = whole.float(), None if offset is None else offset.float()
             elif (
                 dtype == torch.float32
-                and weight.numel() >= SMALL_ROW
+                and weight.numel() >= SMALLEST
                 and torch.backends.mkl.is_available()
             ):
-                self.row = SplitRow(whole, offset)
+                self.row = SplitRows(whole, offset)
         self.packed, self.offset = packed(whole), offset
         self.plain = whole if self.packed is None else None
 

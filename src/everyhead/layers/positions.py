@@ -63,9 +63,9 @@ class SinusoidalPositions(nn.Module):
             self.table = table.to(device)
         return self
 
-    def forward(self, positions: Tensor) -> Tensor:
-        """positions int64 (…) → (…, C)."""
-        return F.embedding(positions, self.table)
+    def forward(self, positions: Tensor | slice) -> Tensor:
+        """positions int64 (…), or a range of them → (…, C)."""
+        return _rows(self.table, positions)
 
 
 class LearnedPositions(nn.Module):
@@ -77,6 +77,10 @@ class LearnedPositions(nn.Module):
         self.weight = nn.Parameter(torch.empty(max_len, d_model))
         nn.init.normal_(self.weight, std=0.02)
 
-    def forward(self, positions: Tensor) -> Tensor:
-        """positions int64 (…) → (…, C)."""
-        return F.embedding(positions, self.weight)
+    def forward(self, positions: Tensor | slice) -> Tensor:
+        """positions int64 (…), or a range of them → (…, C)."""
+        return _rows(self.weight, positions)
+
+
+def _rows(table: Tensor, positions: Tensor | slice) -> Tensor:
+    return table[positions] if isinstance(positions, slice) else F.embedding(positions, table)

@@ -9,7 +9,6 @@ The sinusoid's layout is "halves", as in the published translation models (docs/
 
 from typing import Any, Literal
 
-import torch
 from pydantic import BaseModel, ConfigDict, model_validator
 from torch import Tensor, nn
 
@@ -243,8 +242,7 @@ class Transformer(nn.Module):
             x = table(ids.flatten()[packing.index]) + places(packing.positions)
             return self.embed_dropout(x)  # (N, C)
         if real is None:
-            positions = torch.arange(start, start + ids.shape[1], device=ids.device)[None]
-        else:
-            positions = (real.long().cumsum(1) - 1).clamp_min(0)  # (B, T)
+            return self.embed_dropout(table(ids) + places(slice(start, start + ids.shape[1])))
+        positions = (real.long().cumsum(1) - 1).clamp_min(0)  # (B, T)
         x = self.embed_dropout(table(ids) + places(positions))
-        return x if real is None else x.masked_fill(~real[..., None], 0)
+        return x.masked_fill(~real[..., None], 0)
