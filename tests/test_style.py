@@ -128,7 +128,8 @@ def test_only_the_command_line_prints(path: Path):
 def opens_text(call: ast.Call, name: str) -> bool:
     if name.split(".")[-1] in ("read_text", "write_text"):
         return True
-    if name.split(".")[-1] != "open" or name in ("os.open", "Image.open", "webbrowser.open"):
+    bytes_alone = ("os.open", "Image.open", "webbrowser.open", "archive.open")
+    if name.split(".")[-1] != "open" or name in bytes_alone:
         return False
     # open(path, mode), path.open(mode)
     place = 1 if name in ("open", "io.open", "gzip.open") else 0

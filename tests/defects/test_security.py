@@ -13,10 +13,15 @@ from tests.weights.small import config, logits, random_model
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = sorted((ROOT / "src" / "everyhead").rglob("*.py"))
-# Unpacking, listening and fetching would each need rules of their own before they may come in.
-ABSENT = {
-    *("tarfile", "zipfile", "socket", "socketserver", "http", "uvicorn", "starlette"),
-    *("urllib.request", "requests", "httpx", "huggingface_hub"),
+# Unpacking, listening and fetching need rules of their own: each has one place, with its tests.
+GUARDED = {
+    **dict.fromkeys(("tarfile", "socket", "socketserver", "http", "urllib.request"), ""),
+    **dict.fromkeys(("requests", "httpx"), ""),
+    "zipfile": "weights/wheel.py",
+    "subprocess": "weights/wheel.py",
+    "huggingface_hub": "weights/fetch.py",
+    "uvicorn": "explorer/",
+    "starlette": "explorer/",
 }
 
 
@@ -49,13 +54,17 @@ def test_a_pickle_beside_safetensors_is_never_opened(
     assert torch.equal(logits(load_model(tmp_path)), logits(model))
 
 
-def test_nothing_is_unpacked_served_or_fetched() -> None:
-    """No archive to climb out of, no service to reach from outside: neither exists yet."""
-    found = {
-        (path.name, name)
-        for path in PRODUCT
-        for name in imported(path)
-        if {name, name.split(".")[0]} & ABSENT
-    }
-    assert found == set() and len(PRODUCT) > 50
+def test_archives_services_and_downloads_have_one_place_each() -> None:
+    """tests/weights/test_fetch.py and tests/explorer hold what these places must refuse."""
+    for path in PRODUCT:
+        for name in {name for each in imported(path) for name in (each, each.split(".")[0])}:
+            place = GUARDED.get(name, "/")
+            assert place == "/" or (place and f"/everyhead/{place}" in path.as_posix()), (
+                path,
+                name,
+            )
+    assert len(PRODUCT) > 50
+
+
+def test_nothing_listens_to_everybody() -> None:
     assert not [path for path in PRODUCT if "0.0.0.0" in path.read_text(encoding="utf-8")]

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from everyhead.cli import demo, evaluate, look, models, train, translate
+from everyhead.cli import check, demo, evaluate, fetch, look, models, train, translate
 from everyhead.errors import UserError
 
 HELP = """Train a Transformer on sentence pairs, translate with it, see what it attends to.
@@ -25,6 +25,7 @@ HELP = """Train a Transformer on sentence pairs, translate with it, see what it 
   everyhead translate runs/mine < in.txt > out.txt
   everyhead evaluate runs/mine
   everyhead look runs/mine "A sentence." --png look.png
+  everyhead check runs/mine                         does it keep the laws?
 
 everyhead VERB --help tells more about each.
 """
@@ -63,8 +64,10 @@ for verb, short in (
     (translate.translate, "Translate a sentence or a file."),
     (evaluate.evaluate, "Score a run on its held-out pairs."),
     (look.look, "Draw what each head attends to."),
+    (check.check, "Try the laws on a model: padding, cache, future …"),
     (demo.demo, "The whole tour in minutes."),
     (models.models, "List the models and their sizes."),
+    (fetch.fetch, "Put a published checkpoint into the cache."),
 ):
     app.command(verb.__name__, short_help=short)(verb)
 
