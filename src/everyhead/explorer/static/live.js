@@ -1,0 +1,7 @@
+export function makeLive() {
+  return null;
+}
+
+export async function live(root) {
+  root.append("…");
+}

@@ -1,0 +1,79 @@
+// What is shown stands in the address after '#', so that a link leads back to it.
+
+const FIRST = {
+  view: "overview",
+  scene: 0,
+  group: 0,
+  layer: 0,
+  head: 0,
+  row: -1,
+  column: -1,
+  stat: "matrix",
+  lang: "",
+  theme: "",
+  show: "both",
+  // compare: each side is scene.group.layer.head, or heads joined by + under a way to combine them
+  a: "",
+  b: "",
+  mix: "one",
+  special: 1,
+  from: "all",
+  to: "all",
+  step: 0,
+};
+
+export class State {
+  constructor(onchange) {
+    this.values = { ...FIRST };
+    this.onchange = onchange;
+    this.read();
+    window.addEventListener("hashchange", () => {
+      if (this.read()) this.onchange();
+    });
+    window.addEventListener("popstate", () => {
+      if (this.read()) this.onchange();
+    });
+  }
+
+  get(name) {
+    return this.values[name];
+  }
+
+  /** Change several values at once and draw anew; `quiet` only writes them down. */
+  set(changes, { quiet = false, push = false } = {}) {
+    Object.assign(this.values, changes);
+    const hash = this.text();
+    if (push) history.pushState(null, "", hash);
+    else history.replaceState(null, "", hash);
+    if (!quiet) this.onchange();
+  }
+
+  text() {
+    const told = new URLSearchParams();
+    for (const [name, value] of Object.entries(this.values)) {
+      if (String(value) !== String(FIRST[name])) told.set(name, value);
+    }
+    return `#${told}`;
+  }
+
+  /** Take the address as it is now; true when something differs. */
+  read() {
+    const told = new URLSearchParams(location.hash.slice(1));
+    const next = { ...FIRST };
+    for (const [name, first] of Object.entries(FIRST)) {
+      if (!told.has(name)) continue;
+      const value = told.get(name);
+      const whole = Number.parseInt(value, 10);
+      if (typeof first !== "number") next[name] = value.slice(0, 4000);
+      else if (Number.isInteger(whole)) next[name] = whole;
+    }
+    const changed = JSON.stringify(next) !== JSON.stringify(this.values);
+    this.values = next;
+    return changed;
+  }
+}
+
+/** A number from the address, kept within what there is. */
+export function within(value, count) {
+  return Math.max(0, Math.min(count - 1, value));
+}

@@ -1,0 +1,3 @@
+export async function walk(root) {
+  root.append("…");
+}
