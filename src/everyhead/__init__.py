@@ -15,12 +15,16 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOMES = {
+    "HeadOff": "everyhead.inspection.changes",
     "MODELS": "everyhead.models",
     "PairTokenizer": "everyhead.data.pair_tokenizer",
+    "Replaced": "everyhead.inspection.changes",
+    "TokenHidden": "everyhead.inspection.changes",
     "Transformer": "everyhead.models.transformer",
     "TransformerConfig": "everyhead.models.transformer",
     "UserError": "everyhead.errors",
     "attention": "everyhead.layers.attention",
+    "check": "everyhead.cli.checked",
     "causal": "everyhead.layers.masks",
     "dense": "everyhead.layers.masks",
     "documents": "everyhead.layers.masks",

@@ -104,9 +104,11 @@ class Notes:
     def __init__(self) -> None:
         self.seen: list[tuple[Parts, Mask | None]] = []
 
-    def attention(self, module: nn.Module, parts: Parts, mask: Mask | None) -> Parts:
+    def attention(
+        self, module: nn.Module, parts: Parts, mask: Mask | None, attend: probe.Attend
+    ) -> Tensor:
         self.seen.append((parts, mask))
-        return parts
+        return attend(parts, mask)
 
 
 def recorded(model: nn.Module) -> list[tuple[Parts, Mask | None]]:

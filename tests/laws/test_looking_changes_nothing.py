@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from everyhead.layers import probe
 from everyhead.layers.attention import Parts
@@ -16,10 +16,12 @@ class Watcher:
     def __init__(self) -> None:
         self.count = 0
 
-    def attention(self, module: nn.Module, parts: Parts, mask: Mask | None) -> Parts:
+    def attention(
+        self, module: nn.Module, parts: Parts, mask: Mask | None, attend: probe.Attend
+    ) -> Tensor:
         self.count += 1
         _ = parts.q.detach().clone().mul_(2), parts.k.sum(), parts.v.exp()
-        return parts
+        return attend(parts, mask)
 
 
 @pytest.mark.parametrize("training", [False, True])

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from everyhead.layers import masks, probe
 from everyhead.layers.attention import Parts, attend, mix, weights
@@ -18,16 +18,20 @@ class Notes:
     def __init__(self) -> None:
         self.seen: list[tuple[nn.Module, Parts, Mask | None]] = []
 
-    def attention(self, module: nn.Module, parts: Parts, mask: Mask | None) -> Parts:
+    def attention(
+        self, module: nn.Module, parts: Parts, mask: Mask | None, attend: probe.Attend
+    ) -> Tensor:
         self.seen.append((module, parts, mask))
-        return parts
+        return attend(parts, mask)
 
 
 class Silence:
     """Replaces every value by zero."""
 
-    def attention(self, module: nn.Module, parts: Parts, mask: Mask | None) -> Parts:
-        return parts._replace(v=torch.zeros_like(parts.v))
+    def attention(
+        self, module: nn.Module, parts: Parts, mask: Mask | None, attend: probe.Attend
+    ) -> Tensor:
+        return attend(parts._replace(v=torch.zeros_like(parts.v)), mask)
 
 
 @pytest.fixture

@@ -1,141 +1,162 @@
 """Recording: what every attention used, so that its matrix can be computed when somebody asks.
 
-    with record(model) as trace:
-        model(source, target, source_mask, target_mask)
+    with record(model) as trace:                # everyhead's, or a Hugging Face model as it is
+        model(source, target)
     trace["decoder.2.cross_attn"].weights(heads=[3], rows=slice(0, 5))     # (B, 1, 5, S)
 
-Kept are copies of the projected q, k, v and the mask rule, O(n) in the length; never a matrix. The
-output of the model still comes from its fast path. Of several passes the last one is kept. The
-steps of a cached decoding are one pass: row t of the joined matrix is the query that stood at
-target position t, the one that produced token t + 1.
+Kept are copies of the projected q, k, v, the mask as a rule and the states between the layers, O(n)
+in the length; never a matrix. The output of the model still comes from its fast path.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from enum import Enum
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from html import escape
 
-import torch
 from torch import Tensor, nn
 
-from everyhead.layers import attention, probe
-from everyhead.layers.attention import Parts
-from everyhead.layers.masks import Mask
-from everyhead.layers.multi_head import MultiHeadAttention
-
-
-class Step(Enum):
-    """How a call stands to the calls before it."""
-
-    FRESH = "it begins a pass"
-    NEXT = "it adds rows to the pass"
-    MOVED = "its batch is not the pass's"
-
-
-class Place:
-    """One attention of a model, as it was used."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.mask: Mask | None = None
-        self.last = Step.FRESH
-        self._queries: list[Tensor] = []
-        self._parts: Parts | None = None
-
-    @property
-    def parts(self) -> Parts:
-        """q (B, H, T, D), k and v (B, K, S, D), scale, bias.
-
-        Raises:
-            LookupError: the model did not pass here while it was recorded, or the rows of the
-                batch were moved between two steps.
-        """
-        if self.last is Step.MOVED:
-            raise LookupError(
-                f"the rows at {self.name} were moved between two steps, as beams and finished "
-                "sentences are: record one sentence searched greedily, or the finished "
-                "translation in one pass"
-            )
-        if self._parts is None:
-            raise LookupError(f"nothing was recorded at {self.name}: run the model inside record()")
-        return self._parts._replace(q=torch.cat(self._queries, 2))
-
-    def weights(
-        self, heads: list[int] | slice | None = None, rows: slice | Tensor | None = None
-    ) -> Tensor:
-        """The softmax rows asked for, (B, h, t, S), computed now; raises as `parts` does."""
-        return attention.weights(self.parts, self.mask, heads, rows)
-
-    def compare(self, parts: Parts) -> Step:
-        """How self-attention goes on from what is kept: the keys of a pass grow and stay."""
-        n_new, n_keys, kept = parts.q.shape[2], parts.k.shape[2], self._parts
-        if n_new == n_keys or (kept is None and self.last is not Step.MOVED):
-            return Step.FRESH  # a cache that was begun before the recording counts as fresh
-        if kept is None or kept.k.shape[2] != n_keys - n_new:
-            return Step.MOVED
-        before = parts.k[:, :, : n_keys - n_new]
-        same = before.shape == kept.k.shape and torch.equal(before, kept.k)
-        return Step.NEXT if same else Step.MOVED
-
-    def note(self, parts: Parts, mask: Mask | None, step: Step) -> None:
-        """Keep finished copies of a call that stands so to those before it."""
-        self.last = step
-        if step is not Step.NEXT:
-            self._queries, self._parts = [], None
-        if step is not Step.MOVED:
-            q, k, v = (x.detach().clone() for x in (parts.q, parts.k, parts.v))
-            self._queries.append(q)
-            self._parts, self.mask = parts._replace(q=q, k=k, v=v), mask
+from everyhead.errors import UserError
+from everyhead.inspection import names
+from everyhead.inspection.changes import Change
+from everyhead.inspection.hugging_face import bridge, while_generating
+from everyhead.inspection.lens import Lens
+from everyhead.inspection.places import Place
+from everyhead.inspection.recorder import Recorder
+from everyhead.inspection.states import Streams
+from everyhead.inspection.tokens import Tokens, followed
+from everyhead.layers import probe
 
 
 class Trace:
-    """The places of a model, by parameter path with or without `.blocks`."""
+    """The places of a model, by name or by parameter path."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self._names = {
-            module: name.replace(".blocks.", ".")
-            for name, module in model.named_modules()
-            if isinstance(module, MultiHeadAttention)
-        }
-        self._places = {name: Place(name) for name in self._names.values()}
+    def __init__(self, model: nn.Module, changes: Sequence[Change] = ()) -> None:
+        spots = names.spots(model)
+        self._hidden = names.hidden(model, spots)
+        if not spots:
+            raise UserError(names.nothing_to_see(model, self._hidden))
+        self._places = {spot.name: Place(spot.name, spot.path, kind=spot.kind) for spot in spots}
+        self._paths = {path: spot.name for spot in spots for path in names.paths(model, spot)}
+        self._tokens = Tokens(model)
+        by_module = {spot.module: self._places[spot.name] for spot in spots}
+        self._recorder = Recorder(by_module, self._tokens, self._sorted(changes))
+        self._streams = Streams(model, spots, self._places)
+        self._lens = Lens(model, spots)
 
     def places(self) -> list[str]:
-        """Every attention of the model, in its order."""
+        """Every attention of the model that can be seen, in its order."""
         return list(self._places)
 
+    def layers(self) -> list[str]:
+        """What `residual` knows: `encoder.embed`, `encoder.0`, …"""
+        return list(self._streams.of)
+
     def __getitem__(self, name: str) -> Place:
-        place = self._places.get(name.replace(".blocks.", "."))
+        """The place of this name, or of this module path.
+
+        Raises:
+            LookupError: there is none, or its q and k are hidden.
+        """
+        place = self._places.get(self._paths.get(name, name))
+        if place is None and name in self._hidden:
+            raise LookupError(names.why_hidden(name, self._hidden[name]))
         if place is None:
             raise LookupError(f"no place {name!r}; there are {', '.join(self._places)}")
         return place
 
-    def attention(self, module: nn.Module, parts: Parts, mask: Mask | None) -> Parts:
-        """The probe's call: keep copies, change nothing."""
-        name = self._names.get(module) if isinstance(module, MultiHeadAttention) else None
-        if name is not None:
-            place = self._places[name]
-            place.note(parts, mask, self._step(place, parts))
-        return parts
+    def stack(self, half: str) -> list[Place]:
+        """The places of `encoder`, `decoder`, `text`, …, in order; `decoder.cross`: of one kind.
 
-    def _step(self, place: Place, parts: Parts) -> Step:
-        """A memory's keys tell nothing: its reader goes on as the self-attention before it did."""
-        if not place.name.endswith("cross_attn"):
-            return place.compare(parts)
-        before = self._places.get(place.name.removesuffix("cross_attn") + "self_attn")
-        return Step.FRESH if before is None else before.last
+        Raises:
+            LookupError: the model has no such half.
+        """
+        wanted, _, kind = half.partition(".")
+        of = [place for place in self._places.values() if place.name.split(".")[0] == wanted]
+        found = [place for place in of if kind in ("", place.kind)]
+        if not found:
+            halves = {f"{p.name.split('.')[0]}.{p.kind}" for p in self._places.values()}
+            raise LookupError(f"no attention in {half!r}; there are {', '.join(sorted(halves))}")
+        return found
+
+    def residual(self, layer: str) -> Tensor:
+        """(B, T, C) states after a layer, `encoder.3`; `encoder.embed`: what enters the first.
+
+        Raises:
+            LookupError: no such layer, or nothing to show there (`Place.parts`).
+        """
+        name = layer.replace(".blocks.", ".")
+        if name not in self._streams.of:
+            raise LookupError(f"no layer {layer!r}; there are {', '.join(self._streams.of)}")
+        return self._streams.of[name].states()
+
+    def logits(self, layer: str, rows: slice | Tensor | None = None) -> Tensor:
+        """(B, t, V): the states after a layer, read by the model's last norm and its head.
+
+        The logit lens (nostalgebraist 2020); the last layer's are the model's own logits.
+
+        Raises:
+            LookupError: as `residual`, or the model has no head that can be told.
+        """
+        states = self.residual(layer)
+        states = states if rows is None else states[:, rows]
+        return self._lens.logits(layer.replace(".blocks.", "."), states)
+
+    def follow(self, ids: Tensor | Sequence[Sequence[int]]) -> None:
+        """Show the rows that wrote these sequences, (B, L) or B lists: beams were moved.
+
+        Raises:
+            LookupError: a sequence was not written while the model was recorded.
+        """
+        sequences = ids.tolist() if isinstance(ids, Tensor) else [list(one) for one in ids]
+        for place in self._places.values():
+            before = self._recorder.before(place)
+            if before is not None and before.steps_are_known:
+                place.choose(followed(before, sequences))
+
+    def hooks(self) -> list[Callable[[], None]]:
+        """Start to see states and tokens; what comes back ends it."""
+        return [*self._streams.hooks(), *self._tokens.hooks(), *self._lens.hooks()]
+
+    @property
+    def observer(self) -> probe.Observer:
+        """What stands around every attention."""
+        return self._recorder
+
+    def _sorted(self, changes: Sequence[Change]) -> dict[str, list[Change]]:
+        """By place; one without a place is for all of them."""
+        found: dict[str, list[Change]] = {name: [] for name in self._places}
+        for change in changes:
+            names = self._places if change.place is None else [self[change.place].name]
+            for name in names:
+                found[name].append(change)
+        return found
+
+    def __repr__(self) -> str:
+        return f"Trace({len(self._places)} places)"
+
+    def _repr_html_(self) -> str:
+        """What was recorded where, as a small table; every name as text."""
+        rows = "".join(
+            f"<tr><td>{place._repr_html_()}</td></tr>" for place in self._places.values()
+        )
+        return f"<table><caption>{escape(repr(self))}</caption>{rows}</table>"
 
 
 @contextmanager
-def record(model: nn.Module) -> Iterator[Trace]:
-    """Record every attention of `model` while the context is open.
+def record(model: nn.Module, changes: Sequence[Change] = ()) -> Iterator[Trace]:
+    """Record every attention of `model` while the context is open, with these changes made.
 
     Raises:
-        ValueError: the model has no attention of everyhead's.
+        UserError: the model has no attention that can be seen.
+        LookupError: a change names no place of the model.
     """
-    trace = Trace(model)
-    if not trace.places():
-        raise ValueError(f"{type(model).__name__} has no attention that can be recorded")
-    probe.attach(trace)
-    try:
+    trace = Trace(model, changes)
+    with ExitStack() as stack:
+        for end in trace.hooks():
+            stack.callback(end)
+        if any(names.asks_interface(module) for module in model.modules()):
+            bridge.start()
+            stack.callback(bridge.stop)
+            stack.enter_context(while_generating(model, trace.follow))
+        probe.attach(trace.observer)
+        stack.callback(probe.detach, trace.observer)
         yield trace
-    finally:
-        probe.detach(trace)

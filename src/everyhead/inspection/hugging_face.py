@@ -1,0 +1,202 @@
+"""Any model of Hugging Face's, recorded as it is: on its own attention, without reloading.
+
+transformers' models ask one table, `AttentionInterface`, for the function that attends. While
+somebody records, the table's answer is wrapped: the parts are shown to the observers of
+layers/probe.py and the model's own function still computes the output, bit by bit. Only where a
+change wants other parts than the model's is attention computed here instead. Nothing is set on the
+model or its config; the table is as it was when the last recording ends, errors included.
+"""
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from everyhead.inspection.given import Readings, given_of
+from everyhead.layers import attention, masks, probe
+from everyhead.layers.attention import Parts
+from everyhead.layers.masks import Mask
+
+Function = Callable[..., tuple[Tensor, Tensor | None]]
+
+
+class Bridge:
+    """Wraps the table while at least one recording is open."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open = 0
+        self._readings = Readings()
+        self._before: dict[str, Any] = {}
+
+    def start(self) -> None:
+        from transformers.modeling_utils import AttentionInterface
+
+        with self._lock:
+            self._open += 1
+            if self._open > 1:
+                return
+            for name in ("get_interface", "__getitem__"):
+                original = getattr(AttentionInterface, name, None)
+                if original is not None:
+                    self._before[name] = AttentionInterface.__dict__.get(name)
+                    setattr(AttentionInterface, name, self._asked(original))
+
+    def stop(self) -> None:
+        from transformers.modeling_utils import AttentionInterface
+
+        with self._lock:
+            self._open -= 1
+            if self._open:
+                return
+            for name, original in self._before.items():
+                if original is None:
+                    delattr(AttentionInterface, name)
+                else:
+                    setattr(AttentionInterface, name, original)
+            self._before = {}
+
+    def _asked(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def answer(table: Any, *args: Any, **kwargs: Any) -> Any:
+            function = original(table, *args, **kwargs)
+            if not probe.active() or isinstance(function, Shown) or not callable(function):
+                return function
+            return Shown(function, self._readings)
+
+        return answer
+
+
+class Shown:
+    """A model's own attention function, shown to the observers."""
+
+    def __init__(self, function: Function, readings: Readings) -> None:
+        self.function, self.readings = function, readings
+
+    def __call__(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        own: list[tuple[Tensor, tuple[Tensor, Tensor | None]]] = []
+        parts, mask = self._parts(module, query, key, value, attention_mask, kwargs)
+
+        def attend(used: Parts, rule: Mask | None) -> Tensor:
+            if used is not parts or rule is not mask:
+                return attention.attend(used, rule, float(kwargs.get("dropout") or 0.0))
+            result = self.function(module, query, key, value, attention_mask, *args, **kwargs)
+            out = result[0].transpose(1, 2)  # (B, H, T, D)
+            own.append((out, result))
+            return out
+
+        out = probe.attention(module, parts, mask, attend)
+        for mine, result in own:
+            if mine is out:
+                return result
+        return out.transpose(1, 2).contiguous(), None
+
+    def _parts(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Any,
+        kwargs: dict[str, Any],
+    ) -> tuple[Parts, Mask | None]:
+        """What the function is about to use, in everyhead's words."""
+        scale, bias = kwargs.get("scaling"), kwargs.get("position_bias")
+        scale = query.shape[-1] ** -0.5 if scale is None else scale
+        form = (float(scale), bias, kwargs.get("softcap"), kwargs.get("s_aux"))
+        parts = Parts(query, key, value, *form)
+        if attention_mask is None or "flash" in _name(self.function):
+            return self._by_rule(module, parts, attention_mask, kwargs)
+        if not isinstance(attention_mask, Tensor):  # what flex attention is given
+            return parts, Mask((ByFunction(attention_mask.mask_mod),))
+        given = self.readings.of(attention_mask, given_of)
+        if _has_room(key, query, given.n_seen):
+            n_seen = given.n_seen
+            given = given_of(attention_mask[..., :n_seen])
+            parts = parts._replace(k=key[:, :, :n_seen], v=value[:, :, :n_seen])
+        if given.bias is not None:
+            parts = parts._replace(bias=given.bias if bias is None else bias + given.bias)
+        return parts, given.mask
+
+    def _by_rule(
+        self, module: nn.Module, parts: Parts, real: Tensor | None, kwargs: dict[str, Any]
+    ) -> tuple[Parts, Mask | None]:
+        """Without a matrix causality is an argument or stands on the module."""
+        name, n_queries = _name(self.function), parts.q.shape[2]
+        if "eager" in name:
+            return parts, None
+        causal = kwargs.get("is_causal")
+        causal = getattr(module, "is_causal", True) if causal is None else causal
+        mask = Mask()
+        if causal and n_queries > 1:
+            mask = masks.causal()
+            if "flash" not in name:  # sdpa leaves out the room that a cache has left
+                parts = parts._replace(k=parts.k[:, :, :n_queries], v=parts.v[:, :, :n_queries])
+        if "flash" in name:
+            near = kwargs.get("sliding_window")
+            if near is not None:
+                mask = mask & masks.window(near - 1, 0 if causal else near - 1)
+            mask = mask & (given_of(real).mask if real is not None else None)
+        return parts, mask if mask.rules else None
+
+
+class ByFunction(NamedTuple):
+    """A mask rule: a function of batch, head, query and key numbers (flex attention's)."""
+
+    function: Callable[..., Tensor]
+
+    def visible(self, i: Tensor, j: Tensor, offset: int) -> Tensor:
+        zero = torch.zeros((), dtype=torch.long, device=i.device)
+        return self.function(zero, zero, i, j)[None, None]  # (1, 1, t, S)
+
+
+def _name(function: Any) -> str:
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _has_room(key: Tensor, query: Tensor, n_seen: int | None) -> bool:
+    """Are the last keys the empty room of a cache, which nobody sees?"""
+    if n_seen is None or not query.shape[2] <= n_seen < key.shape[2]:
+        return False
+    return not bool(key[:, :, n_seen:].any())
+
+
+bridge = Bridge()
+
+
+@contextmanager
+def while_generating(model: nn.Module, follow: Callable[[Any], None]) -> Iterator[None]:
+    """What `model.generate` returns is followed, so that beams show the rows that wrote it."""
+    generate = getattr(model, "generate", None)
+    if generate is None:
+        yield
+        return
+
+    @functools.wraps(generate)
+    def followed(*args: Any, **kwargs: Any) -> Any:
+        result = generate(*args, **kwargs)
+        with contextlib.suppress(LookupError):  # then asking for the rows says so
+            follow(getattr(result, "sequences", result))
+        return result
+
+    own = vars(model).get("generate")
+    vars(model)["generate"] = followed
+    try:
+        yield
+    finally:
+        del vars(model)["generate"]
+        if own is not None:
+            vars(model)["generate"] = own

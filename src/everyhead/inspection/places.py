@@ -1,0 +1,223 @@
+"""One attention of a model, as it was used: its parts, and its matrix when somebody asks.
+
+Of several passes the last one is kept. The steps of a cached decoding are one pass: row t of the
+joined matrix is the query that stood at position t, the one that produced token t + 1. How a call
+goes on from those before it is told by its keys: those of a pass grow and stay. Where rows were
+moved in between (beams), each is found again by the keys it brings along.
+"""
+
+from html import escape
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from everyhead.inspection.given import Bias
+from everyhead.inspection.relation import Relation, Step, relation_of
+from everyhead.inspection.steps import (
+    Call,
+    Piece,
+    StepsBias,
+    Taken,
+    joined_mask,
+)
+from everyhead.layers import attention
+from everyhead.layers.attention import Parts
+from everyhead.layers.masks import Mask
+
+
+class View(NamedTuple):
+    """The calls of a pass as one: parts without bias, mask, bias."""
+
+    parts: Parts
+    mask: Mask | None
+    bias: Bias | None
+
+
+class Place:
+    """One attention of a model, as it was used.
+
+    name: `decoder.2.cross_attn`; path: the module's own; kind: "self" or "cross".
+    """
+
+    def __init__(self, name: str, path: str = "", *, kind: str = "self") -> None:
+        self.name, self.path, self.kind = name, path or name, kind
+        self.last = Relation(Step.FRESH)
+        self.gradient: Tensor | None = None
+        self.calls: list[Call] = []
+        self.chosen: list[Tensor] | None = None  # for each call the rows (B,) that were followed
+        self._form: Parts | None = None
+        self._keys: Tensor | None = None  # of the last call, all of them
+        self._view: View | None = None
+
+    @property
+    def parts(self) -> Parts:
+        """q (B, H, T, D), k and v (B, K, S, D), scale, bias.
+
+        Raises:
+            LookupError: the model did not pass here while it was recorded, or the rows of the
+                batch were moved between two steps and nothing says which to follow.
+        """
+        view = self._seen()
+        if view.bias is None:
+            return view.parts
+        rows = torch.arange(view.parts.q.shape[2], device=view.parts.q.device)
+        return view.parts._replace(bias=view.bias.rows(rows))
+
+    @property
+    def mask(self) -> Mask | None:
+        """Who may look where, as a rule; raises as `parts` does."""
+        return self._seen().mask
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """(B, H, T, S) of the whole matrix; raises as `parts` does."""
+        parts = self._seen().parts
+        batch, heads, n_queries = parts.q.shape[:3]
+        return batch, heads, n_queries, parts.k.shape[2]
+
+    @property
+    def n_heads(self) -> int:
+        """H; raises as `parts` does."""
+        return self.shape[1]
+
+    def weights(
+        self, heads: list[int] | slice | None = None, rows: slice | Tensor | None = None
+    ) -> Tensor:
+        """The softmax rows asked for, (B, h, t, S), computed now; raises as `parts` does."""
+        parts, mask, bias = self._seen()
+        if bias is None:
+            return attention.weights(parts, mask, heads, rows)
+        i = torch.arange(parts.q.shape[2], device=parts.q.device)
+        i = i if rows is None else i[rows]
+        parts = attention.filled(parts, mask)._replace(bias=bias.rows(i))
+        taken = None if mask is None else Mask((Taken(mask, i, parts.q.shape[2]),))
+        return attention.weights(parts._replace(q=parts.q[:, :, i]), taken, heads)
+
+    def output(self, rows: slice | Tensor | None = None) -> Tensor:
+        """What the matrix takes from the values, (B, H, t, D); raises as `parts` does."""
+        view = self._seen()
+        return attention.mix(self.weights(rows=rows), view.parts, view.mask)
+
+    def _seen(self) -> View:
+        moved = self.last.step is Step.LOST or any(c.parents is not None for c in self.calls)
+        if moved and self.chosen is None:
+            raise LookupError(
+                f"the rows at {self.name} were moved between two steps, as beams and finished "
+                "sentences are: tell which to show with trace.follow(ids), record one sentence "
+                "searched greedily, or the finished translation in one pass"
+            )
+        if not self.calls:
+            raise LookupError(
+                f"nothing was recorded at {self.name}: run the model inside record(), in the same "
+                "thread"
+            )
+        if self._view is None:
+            self._view = self._joined()
+        return self._view
+
+    def _joined(self) -> View:
+        form, calls = self._form, self.calls
+        assert form is not None
+        memory, pieces = self.kind == "cross", self.pieces()
+        q = torch.cat([piece.pick(piece.call.q) for piece in pieces], 2)
+        ends = pieces[-1:] if memory else pieces
+        k = torch.cat([piece.pick(piece.call.k) for piece in ends], 2)
+        v = torch.cat([piece.pick(piece.call.v) for piece in ends], 2)
+        bias: Bias | None = None
+        if any(call.bias is not None for call in calls):
+            bias = StepsBias(tuple(pieces), k.shape[2])
+            if len(pieces) == 1 and pieces[0].of is None:
+                bias = calls[0].bias
+        mask = joined_mask(pieces, memory=memory)
+        return View(form._replace(q=q, k=k, v=v, bias=None), mask, bias)
+
+    def pieces(self) -> list[Piece]:
+        """The calls of the pass, where they stand in the matrix, and the rows that it shows."""
+        pieces, start = [], 0
+        for number, call in enumerate(self.calls):
+            pieces.append(Piece(call, start, self._rows_of(number)))
+            start = pieces[-1].end
+        return pieces
+
+    def _rows_of(self, number: int) -> Tensor | None:
+        """(B,) rows of a call that the view shows; None: all as they are."""
+        call = self.calls[number]
+        if self.chosen is not None:
+            return self.chosen[number]
+        if call.k.shape[0] == call.q.shape[0]:
+            return None
+        return torch.arange(call.q.shape[0], device=call.q.device)
+
+    @property
+    def length(self) -> int:
+        """Rows of the pass so far."""
+        return sum(call.q.shape[2] for call in self.calls)
+
+    @property
+    def steps_are_known(self) -> bool:
+        """Were there several calls whose tokens were seen?"""
+        return len(self.calls) > 1 and all(call.ids is not None for call in self.calls)
+
+    def keep_gradient(self, gradient: Tensor) -> None:
+        """dL/dO (B, H, T, D) of the output, when somebody calls backward."""
+        self.gradient = gradient.detach().clone()
+
+    def compare(self, k: Tensor, n_new: int) -> Relation:
+        """How self-attention with keys (R, K, S, D) goes on from what is kept."""
+        return relation_of(self._keys, k, n_new, lost=self.last.step is Step.LOST)
+
+    def note(
+        self,
+        parts: Parts,
+        mask: Mask | None,
+        relation: Relation,
+        *,
+        bias: Bias | None = None,
+        ids: Tensor | None = None,
+    ) -> None:
+        """Keep finished copies of a call that stands so to those before it."""
+        self.last, self.chosen, self._view = relation, None, None
+        if relation.step in (Step.FRESH, Step.LOST):
+            self.calls, self._keys, self.gradient = [], None, None
+        if relation.step is Step.LOST:
+            return
+        n_new, n_keys = parts.q.shape[2], parts.k.shape[2]
+        q = parts.q.detach().clone()
+        self._form = parts._replace(q=q, k=q, v=q, bias=None)
+        if self.kind == "cross":
+            k, v, first = *self._memory(parts), 0
+        else:
+            k, v = (x.detach().clone() for x in (parts.k, parts.v))
+            self._keys = k
+            first = sum(call.k.shape[2] for call in self.calls) - (n_keys - n_new)
+            if self.calls:
+                k, v = k[:, :, n_keys - n_new :].clone(), v[:, :, n_keys - n_new :].clone()
+        first = max(first, 0)
+        self.calls.append(Call(q, k, v, mask, bias, first, n_keys, relation.parents, ids))
+
+    def _memory(self, parts: Parts) -> tuple[Tensor, Tensor]:
+        """Copies of k and v, or those of the call before where they are the same."""
+        if self.calls:
+            k, v = self.calls[-1][1:3]
+            same = k.shape == parts.k.shape and torch.equal(k, parts.k)
+            if same and torch.equal(v, parts.v):
+                return k, v
+        return parts.k.detach().clone(), parts.v.detach().clone()
+
+    def choose(self, rows: list[Tensor] | None) -> None:
+        """Show these rows (B,) of each call, −1 where a sequence had ended; None: all."""
+        self.chosen, self._view = rows, None
+
+    def __repr__(self) -> str:
+        return f"Place({self.name}, {self._size()})"
+
+    def _repr_html_(self) -> str:
+        return f"<code>{escape(self.name)}</code> {escape(self._size())}"
+
+    def _size(self) -> str:
+        try:
+            batch, heads, n_queries, n_keys = self.shape
+        except LookupError:
+            return "nothing to show"
+        return f"{batch} × {heads} heads × {n_queries} queries × {n_keys} keys"

@@ -1,0 +1,91 @@
+"""What stands around every attention while a model is recorded: it keeps copies, and changes."""
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from everyhead.inspection.beams import PLAIN, Layout, by_row, layout_of
+from everyhead.inspection.changes import Change, TokenHidden
+from everyhead.inspection.given import Readings, bias_of
+from everyhead.inspection.places import Place
+from everyhead.inspection.relation import Relation, Step
+from everyhead.inspection.tokens import Tokens
+from everyhead.layers import probe
+from everyhead.layers.attention import Parts
+from everyhead.layers.masks import Mask
+from everyhead.layers.multi_head import MultiHeadAttention
+
+
+class Recorder:
+    """An observer (layers/probe.py) of the places of one model."""
+
+    def __init__(
+        self,
+        places: dict[nn.Module, Place],
+        tokens: Tokens,
+        changes: dict[str, list[Change]],
+    ) -> None:
+        self.places, self.tokens, self.changes = places, tokens, changes
+        self._by_name = {place.name: place for place in places.values()}
+        self._readings = Readings()
+        self._layouts: dict[str, Layout] = {}
+
+    def attention(
+        self, module: nn.Module, parts: Parts, mask: Mask | None, attend: probe.Attend
+    ) -> Tensor:
+        """The probe's call."""
+        place = self.places.get(module)
+        if place is None:
+            return attend(parts, mask)
+        layout = self._layout(module, place, parts, mask)
+        own = by_row(parts, layout)
+        relation = self._relation(place, own)
+        start = 0 if relation.step is Step.FRESH else place.length
+        first = 0 if place.kind == "cross" else start + own.q.shape[2] - own.k.shape[2]
+        changes = self.changes.get(place.name, [])
+        seen = None if layout.slots is not None else mask  # a beam sees all of its own history
+        for change in changes:
+            if isinstance(change, TokenHidden):
+                seen = change.hide(seen, own.k, PLAIN, max(0, first))
+                same = layout.slots is None
+                mask = seen if same else change.hide(mask, parts.k, layout, max(0, first))
+        self._note(place, own, seen, relation)
+        out = attend(parts, mask)
+        rows = layout.query_numbers(parts.q.shape[2]) + start
+        for change in changes:
+            if not isinstance(change, TokenHidden):
+                out = change.applied(out, rows)
+        if out.requires_grad:
+            out.register_hook(place.keep_gradient)
+        return out
+
+    def before(self, place: Place) -> Place | None:
+        """The self-attention of the layer, whose calls a cross-attention's are like."""
+        if place.kind == "self":
+            return place
+        return self._by_name.get(place.name.removesuffix("cross_attn") + "self_attn")
+
+    def follow(self, place: Place, rows: Sequence[Tensor]) -> None:
+        place.choose(list(rows))
+
+    def _note(self, place: Place, own: Parts, mask: Mask | None, relation: Relation) -> None:
+        bias = None if own.bias is None else self._readings.of(own.bias, bias_of)
+        ids = self.tokens.of(own.q.shape[0], own.q.shape[2]) if place.kind == "self" else None
+        place.note(own, mask, relation, bias=bias, ids=ids)
+
+    def _layout(self, module: nn.Module, place: Place, parts: Parts, mask: Mask | None) -> Layout:
+        if not isinstance(module, MultiHeadAttention):
+            return PLAIN
+        if place.kind == "self":
+            self._layouts[place.name] = layout_of(parts, mask)
+            return self._layouts[place.name]
+        before = self.before(place)
+        width = PLAIN.width if before is None else self._layouts.get(before.name, PLAIN).width
+        return Layout(width, 1)
+
+    def _relation(self, place: Place, own: Parts) -> Relation:
+        """A memory's keys tell nothing: its reader goes on as the self-attention before it did."""
+        if place.kind == "self":
+            return place.compare(own.k, own.q.shape[2])
+        before = self.before(place)
+        return Relation(Step.FRESH) if before is None else before.last

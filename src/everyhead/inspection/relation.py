@@ -1,0 +1,60 @@
+"""How a call of an attention goes on from those before it, told by its keys.
+
+The keys of a pass grow and stay: a call brings along those before it and adds its own. A cache with
+a window brings only the last of them. Where rows were moved in between (beams, finished sentences),
+each is found again by the keys that it brings.
+"""
+
+from enum import Enum
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Step(Enum):
+    """How a call stands to the calls before it."""
+
+    FRESH = "it begins a pass"
+    NEXT = "it adds rows to the pass"
+    MOVED = "its rows are others than the pass's"
+    LOST = "its rows cannot be told"
+
+
+class Relation(NamedTuple):
+    """A step, and for moved rows where each was before (R,)."""
+
+    step: Step
+    parents: Tensor | None = None
+
+
+def relation_of(kept: Tensor | None, k: Tensor, n_new: int, *, lost: bool) -> Relation:
+    """A call with keys k (R, K, S, D), the last n_new its own, after one with the keys `kept`.
+
+    lost: the rows of the call before could not be told.
+    """
+    n_before = k.shape[2] - n_new
+    if n_before == 0:
+        return Relation(Step.FRESH)
+    if kept is None:  # a cache that was begun before the recording counts as fresh
+        return Relation(Step.LOST if lost else Step.FRESH)
+    before = k[:, :, :n_before]
+    if kept.shape[2] < n_before or kept.shape[1::2] != k.shape[1::2]:
+        return Relation(Step.LOST)
+    kept = kept[:, :, kept.shape[2] - n_before :]
+    if before.shape == kept.shape and torch.equal(before, kept):
+        return Relation(Step.NEXT)
+    parents = _found_again(before, kept)
+    return Relation(Step.LOST) if parents is None else Relation(Step.MOVED, parents)
+
+
+def _found_again(before: Tensor, kept: Tensor) -> Tensor | None:
+    """(R,) for each row of keys one of `kept` that is equal to it; None where there is none."""
+    likely = (before[:, None, :, -1] == kept[None, :, :, -1]).flatten(2).all(-1)  # (R, kept R)
+    rows = []
+    for row, candidates in enumerate(likely):
+        same = [c for c in candidates.nonzero()[:, 0].tolist() if torch.equal(before[row], kept[c])]
+        if not same:
+            return None
+        rows.append(same[0])
+    return torch.tensor(rows, device=before.device)
