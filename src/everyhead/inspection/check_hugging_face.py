@@ -51,6 +51,12 @@ class HuggingFaceSubject(Subject):
     def with_model(self, model: nn.Module) -> Subject:
         return HuggingFaceSubject(model, self.tokenizer)
 
+    def wide(self) -> Subject:
+        copied = super().wide()
+        if hasattr(copied.model, "set_experts_implementation"):
+            copied.model.set_experts_implementation("eager")  # grouped products know no float64
+        return copied
+
     def _sides(self) -> Iterator[Side]:
         if self.kind == "picture":
             yield Side("picture", tuple(range(8)), paddable=False)

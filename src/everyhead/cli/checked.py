@@ -1,0 +1,157 @@
+"""`everyhead.check`: the laws of inspection with what other floors hand over.
+
+Searching, saving and summing a loss are generation's, weights' and training's; a run also resumes.
+"""
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from everyhead.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from everyhead.inspection.check_own import Tools
+    from everyhead.inspection.verdicts import Finding
+    from everyhead.models.transformer import Transformer
+
+RESUME = "resume"
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A model to check, what it is called, and its run where it has one."""
+
+    name: str
+    model: Any
+    tokenizer: Any = None
+    run: Path | None = None
+
+
+def check(
+    model: "nn.Module | Path | str", tokenizer: Any = None, laws: Sequence[str] | None = None
+) -> "list[Finding]":
+    """Try every law on a model, ours or Hugging Face's: an object, a folder, a run, a name.
+
+    laws: names of those to try, all by default; `law_names()` lists them. The model comes back
+    as it was; a run is tried on a copy.
+
+    Raises:
+        UserError: no such law, folder or name, or a model that nobody knows how to read.
+    """
+    if isinstance(model, str | Path):
+        return findings(open_model(model), laws)
+    return findings(Checked(type(model).__name__, model, tokenizer), laws)
+
+
+def law_names() -> list[str]:
+    """Every law, in the order in which they are tried."""
+    from everyhead.inspection.checks import LAWS
+
+    return [*LAWS, RESUME]
+
+
+def findings(checked: Checked, laws: Sequence[str] | None = None) -> "list[Finding]":
+    """Each law's verdict; `resume` is tried where there is a run."""
+    import torch
+
+    from everyhead.cli.resumed import resumed
+    from everyhead.inspection import checks
+
+    names = law_names()
+    for law in laws or ():
+        if law not in names:
+            raise UserError(f"There is no law {law!r}; there are {', '.join(names)}.")
+    wanted = [name for name in names if laws is None or name in laws]
+    plain = [name for name in wanted if name != RESUME]
+    found = checks.check(checked.model, checked.tokenizer, plain, tools=tools())
+    if RESUME in wanted:
+        with torch.random.fork_rng():
+            found.append(resumed(checked.run))
+    return found
+
+
+def open_model(place: Path | str, *, device: str = "cpu", threads: int | None = None) -> Checked:
+    """A run of ours, a model folder of ours, or whatever transformers opens by folder or name.
+
+    Raises:
+        UserError: as `open_run` and `open_foreign`.
+    """
+    from everyhead.cli.opened import choose_device, choose_threads, open_run
+    from everyhead.training.run import is_run
+
+    folder = Path(place)
+    if folder.is_dir() and (is_run(folder) or _ours(folder)):
+        opened = open_run(folder, device=device, threads=threads)
+        run = folder if is_run(folder) else None
+        return Checked(str(place), opened.model, opened.tokenizer, run)
+    from everyhead.weights.foreign import open_foreign
+
+    choose_threads(threads)
+    where = choose_device(device)
+    foreign = open_foreign(place)
+    return Checked(str(place), foreign.model.to(where), foreign.tokenizer)
+
+
+def _ours(folder: Path) -> bool:
+    """Did everyhead write it, with a tokenizer of pairs?"""
+    from everyhead.files import read_json
+
+    config = folder / "config.json"
+    return config.is_file() and "tokenizer_sha256" in read_json(config)
+
+
+def tools() -> "Tools":
+    """What inspection needs of the floors beside it."""
+    from everyhead.inspection.check_own import Tools
+
+    search = {"greedy search": _greedy, "beam search": _beam}
+    return Tools(search=search, save_and_load=_save_and_load, loss=_loss)
+
+
+def _greedy(
+    model: "Transformer", source: "Tensor", real: "Tensor | None", n: int
+) -> list[list[int]]:
+    from everyhead.generation.search import search
+
+    return [row[0].ids for row in search(model, source, real, beam=1, max_len=n)]
+
+
+def _beam(model: "Transformer", source: "Tensor", real: "Tensor | None", n: int) -> list[list[int]]:
+    """The machinery of many beams, with one."""
+    import torch
+
+    from everyhead.generation.beam import Stop, beam_search
+
+    real = torch.ones_like(source, dtype=torch.bool) if real is None else real
+    found = beam_search(model, source, real, beam=1, stop=Stop(1, 0.0), max_len=n)
+    return [row[0].ids for row in found]
+
+
+def _save_and_load(model: "Transformer", tokenizer: Any) -> "Transformer":
+    from everyhead.weights.folder import load_model, save_model
+
+    with tempfile.TemporaryDirectory() as folder:
+        save_model(model, folder, tokenizer=tokenizer)
+        return load_model(folder).to(next(model.parameters()).dtype)
+
+
+def _loss(model: "Transformer", ids: "dict[str, Tensor]", real: Any) -> tuple[float, int]:
+    import torch
+
+    from everyhead.data.batching import Batch
+    from everyhead.training.step import batch_loss
+
+    target, masks = ids["target"], {}
+    for side, x in ids.items():
+        given = real[side]
+        masks[side] = torch.ones_like(x, dtype=torch.bool) if given is None else given
+    n = int(masks["target"].sum())
+    batch = Batch(
+        ids["source"], masks["source"], target, target, masks["target"], n, target.shape[0]
+    )
+    loss = batch_loss(model, batch, 0.0)
+    return float(loss.nll), loss.n_tokens
