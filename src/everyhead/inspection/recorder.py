@@ -1,7 +1,5 @@
 """What stands around every attention while a model is recorded: it keeps copies, and changes."""
 
-from collections.abc import Sequence
-
 from torch import Tensor, nn
 
 from everyhead.inspection.beams import PLAIN, Layout, by_row, layout_of
@@ -23,6 +21,7 @@ class Recorder:
         self,
         places: dict[nn.Module, Place],
         tokens: Tokens,
+        *,
         changes: dict[str, list[Change]],
     ) -> None:
         self.places, self.tokens, self.changes = places, tokens, changes
@@ -64,9 +63,6 @@ class Recorder:
         if place.kind == "self":
             return place
         return self._by_name.get(place.name.removesuffix("cross_attn") + "self_attn")
-
-    def follow(self, place: Place, rows: Sequence[Tensor]) -> None:
-        place.choose(list(rows))
 
     def _note(self, place: Place, own: Parts, mask: Mask | None, relation: Relation) -> None:
         bias = None if own.bias is None else self._readings.of(own.bias, bias_of)

@@ -38,7 +38,7 @@ class Trace:
         self._paths = {path: spot.name for spot in spots for path in names.paths(model, spot)}
         self._tokens = Tokens(model)
         by_module = {spot.module: self._places[spot.name] for spot in spots}
-        self._recorder = Recorder(by_module, self._tokens, self._sorted(changes))
+        self._recorder = Recorder(by_module, self._tokens, changes=self._sorted(changes))
         self._streams = Streams(model, spots, self._places)
         self._lens = Lens(model, spots)
 

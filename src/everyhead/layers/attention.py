@@ -26,13 +26,19 @@ SHORT = 128 * 128
 
 
 class Parts(NamedTuple):
-    """What attention is a function of: q (B, H, T, D), k and v (B, K, S, D), scale, bias."""
+    """What attention is a function of: q (B, H, T, D), k and v (B, K, S, D), scale, bias.
+
+    cap: scores become c·tanh(scores / c) (Gemma 2, 2408.00118 section 2). sinks (H,): one more
+    score a row, which takes its share and gives nothing (gpt-oss, 2508.10925 section 2.3).
+    """
 
     q: Tensor
     k: Tensor
     v: Tensor
     scale: float
     bias: Tensor | None = None
+    cap: float | None = None
+    sinks: Tensor | None = None
 
 
 def attention(
@@ -62,6 +68,8 @@ def attention(
 
 def attend(parts: Parts, mask: Mask | None, dropout_p: float = 0.0) -> Tensor:
     """The fast result (B, H, T, Dv); `dropout_p` drops weights, zero outside training."""
+    if parts.cap is not None or parts.sinks is not None:
+        return _attend_plain(parts, mask, dropout_p)
     parts = filled(grouped(parts), mask)
     q, k = parts.q, parts.k
     if q.device.type == "cpu" and q.shape[-2] * k.shape[-2] <= SHORT:
@@ -94,6 +102,8 @@ def weights(
     wide = torch.promote_types(parts.q.dtype, torch.float32)
     q, k = parts.q[:, heads][:, :, rows].to(wide), parts.k[:, heads].to(wide)
     scores = q @ k.transpose(-2, -1) * parts.scale  # (B, h, t, S)
+    if parts.cap is not None:
+        scores = parts.cap * torch.tanh(scores / parts.cap)
     if parts.bias is not None:
         bias = parts.bias.expand(-1, parts.q.shape[1], parts.q.shape[2], -1)
         scores = scores + bias[:, heads][:, :, rows]
@@ -102,8 +112,13 @@ def weights(
         seen = seen if seen.shape[1] == 1 else seen[:, heads]
         scores = scores.masked_fill(~seen, float("-inf"))
     peak = scores.amax(-1, keepdim=True).clamp_min(torch.finfo(wide).min)
+    if parts.sinks is None:
+        powers = (scores - peak).exp()  # (B, h, t, S)
+        return powers / powers.sum(-1, keepdim=True).clamp_min(torch.finfo(wide).tiny)
+    sinks = parts.sinks[heads].to(wide)[:, None, None]  # (h, 1, 1)
+    peak = torch.maximum(peak, sinks)
     powers = (scores - peak).exp()  # (B, h, t, S)
-    return powers / powers.sum(-1, keepdim=True).clamp_min(torch.finfo(wide).tiny)
+    return powers / (powers.sum(-1, keepdim=True) + (sinks - peak).exp())
 
 
 def mix(weights: Tensor, parts: Parts, mask: Mask | None = None) -> Tensor:
@@ -150,6 +165,16 @@ def filled(parts: Parts, mask: Mask | None) -> Parts:
     fits("key mask", tuple(real.shape[1:]), (parts.k.shape[2],))
     hidden = ~real[:, None, :, None]  # (B, 1, S, 1)
     return parts._replace(k=parts.k.masked_fill(hidden, 0), v=parts.v.masked_fill(hidden, 0))
+
+
+def _attend_plain(parts: Parts, mask: Mask | None, dropout_p: float) -> Tensor:
+    """By the matrix itself, some rows at a time: no fused kernel has the cap or the sinks."""
+    step = max(1, SHORT // max(1, parts.k.shape[2]))
+    outputs = []
+    for start in range(0, parts.q.shape[2], step):
+        rows = weights(parts, mask, rows=slice(start, start + step))
+        outputs.append(mix(dropout(rows, dropout_p), parts, mask))
+    return torch.cat(outputs, 2) if outputs else parts.q.new_zeros(parts.q.shape)
 
 
 def _attend_short(parts: Parts, mask: Mask | None, dropout_p: float) -> Tensor:

@@ -6,6 +6,8 @@ Vaswani et al. 2017 (1706.03762) section 3.2.2; B200-227. M = X in self-attentio
 output in cross-attention.
 """
 
+from functools import partial
+
 from torch import Tensor, nn
 
 from everyhead.layers import probe
@@ -72,9 +74,11 @@ class MultiHeadAttention(nn.Module):
         parts = folded(parts)
         if cache is not None and not (cache.fixed and probe.active()) and cache.bias is not None:
             parts, mask = parts._replace(bias=cache.bias), None  # made once, not in every layer
+        dropout = self.dropout if self.training else 0.0
         if probe.active():
-            parts = probe.attention(self, parts, mask)
-        out = attend(parts, mask, self.dropout if self.training else 0.0)  # (B, H, T, D)
+            out = probe.attention(self, parts, mask, partial(attend, dropout_p=dropout))
+        else:
+            out = attend(parts, mask, dropout)  # (B, H, T, D)
         return self.o_proj(self._join(out, x, packing))
 
     def project(
