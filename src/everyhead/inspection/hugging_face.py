@@ -100,8 +100,8 @@ class Shown:
 
         out = probe.attention(module, parts, mask, attend)
         for mine, result in own:
-            if mine is out:
-                return result
+            if mine is out:  # the same tensor; through `out`, for its gradient is listened to
+                return (out.transpose(1, 2), result[1]) if out.requires_grad else result
         return out.transpose(1, 2).contiguous(), None
 
     def _parts(
