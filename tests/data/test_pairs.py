@@ -83,3 +83,10 @@ def test_empty_files_are_named(tmp_path):
         read_tsv(path)
     with pytest.raises(UserError, match="are empty"):
         read_parallel(path, path)
+
+
+def test_defect_a_side_of_invisible_characters_alone_is_blank():
+    """Zero-width spaces and byte order marks are no white space to str.strip."""
+    pairs = Pairs(["one", "\u200b", "\ufeff \u2060", "four"], ["A", "B", "C", "\u00ad\x00"])
+    kept, counts = filter_pairs(pairs)
+    assert kept == Pairs(["one"], ["A"]) and counts.blank == 3

@@ -166,3 +166,9 @@ def test_batches_hold_similar_lengths_within_the_budget_each_place_once() -> Non
     longest = [max(lengths[i] for i in places) for places in found]
     assert longest == sorted(longest, reverse=True)
     assert list(batches([100, 3, 4], 10)) == [[0], [2, 1]]
+
+
+def test_a_line_of_invisible_characters_is_blank(
+    model: Transformer, tokenizer: PairTokenizer
+) -> None:
+    assert translate(model, tokenizer, ["\u200b\u200b", "\ufeff"]) == ["", ""]

@@ -297,3 +297,16 @@ def test_the_start_is_the_same_for_the_same_seed_and_of_moderate_size() -> None:
     logits = model(*batch(model))[..., :-1]
     assert torch.equal(logits, again(*batch(again))[..., :-1])
     assert 0.3 < logits.std().item() < 3
+
+
+def test_one_vocabulary_has_one_padding() -> None:
+    config = TransformerConfig(vocab_size=23, pad_id=5, **SMALL)
+    assert config.source_pad_id == config.pad_id == 5
+    assert TransformerConfig(vocab_size=23, source_vocab_size=9, pad_id=5).source_pad_id == 8
+
+
+@pytest.mark.parametrize("name", ["dropout", "attention_dropout"])
+@pytest.mark.parametrize("share", [-0.1, 1.0, 1.5])
+def test_a_dropout_that_is_no_share_is_refused(name: str, share: float) -> None:
+    with pytest.raises(ValueError, match=name):
+        TransformerConfig(vocab_size=23, **{name: share})

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from everyhead.data.text import read_lines
+from everyhead.data.text import is_blank, read_lines
 from everyhead.errors import UserError
 
 
@@ -45,7 +45,7 @@ def read_tsv(path: Path) -> Pairs:
 
 
 def _columns(line: str, place: str) -> tuple[str, str]:
-    if not line.strip():
+    if is_blank(line):
         return "", ""
     columns = line.split("\t")
     if len(columns) != 2:
@@ -88,7 +88,7 @@ class PairFilter:
 
     def reason(self, source: str, target: str) -> str | None:
         """Why a stripped pair is dropped, or None; of several reasons the first counts."""
-        if not source or not target:
+        if is_blank(source) or is_blank(target):
             return "blank"
         if self.drop_identical and source == target:
             return "identical"

@@ -7,6 +7,7 @@ later line of one file against the other. Here they stay inside their line; a "\
 
 import gzip
 import lzma
+import unicodedata
 import warnings
 import zlib
 from collections.abc import Iterable
@@ -32,6 +33,11 @@ def read_lines(source: Path | BinaryIO) -> list[str]:
         lines.pop()
     lines = [line.removesuffix("\r") for line in lines]
     return without_byte_order_marks(lines, name)
+
+
+def is_blank(text: str) -> bool:
+    """Nothing to be seen: white space, control and format characters alone (U+200B, U+FEFF …)."""
+    return all(c.isspace() or unicodedata.category(c) in ("Cc", "Cf") for c in text)
 
 
 def read_bytes(source: Path | BinaryIO) -> tuple[bytes, str]:

@@ -13,6 +13,7 @@ import torch
 
 from everyhead.data.batching import pad_rows
 from everyhead.data.pair_tokenizer import PairTokenizer
+from everyhead.data.text import is_blank
 from everyhead.errors import UserError
 from everyhead.generation.hypotheses import EMPTY, Hypothesis
 from everyhead.generation.search import check_options, inference, search
@@ -154,7 +155,7 @@ def encoded(
     What is longer than max_len keeps its beginning, and `</s>` at the end.
     """
     side = tokenizer.source
-    rows = side.encode_batch(["" if not line.strip() else line for line in lines])
+    rows = side.encode_batch(["" if is_blank(line) else line for line in lines])
     for number, row in enumerate(rows, first):
         if len(row) + 1 > max_len:
             if on_cut is not None:

@@ -9,7 +9,7 @@ The sinusoid's layout is "halves", as in the published translation models (docs/
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
 from everyhead.layers import masks
@@ -39,8 +39,8 @@ class TransformerConfig(BaseModel):
     n_encoder_layers: int = 6
     n_decoder_layers: int = 6
     d_ff: int = 2048
-    dropout: float = 0.1
-    attention_dropout: float = 0.0
+    dropout: float = Field(0.1, ge=0, lt=1)
+    attention_dropout: float = Field(0.0, ge=0, lt=1)
     activation: Literal["relu", "gelu", "gelu_tanh", "silu"] = "relu"
     norm: Literal["post", "pre"] = "post"
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"
@@ -58,6 +58,8 @@ class TransformerConfig(BaseModel):
                 object.__setattr__(self, name, size + getattr(self, name))
             if not 0 <= getattr(self, name) < size:
                 raise ValueError(f"{name} {getattr(self, name)} lies outside 0 … {size - 1}")
+            if self.source_vocab_size is None and name == "pad_id" and self.source_pad_id < 0:
+                object.__setattr__(self, "source_pad_id", self.pad_id)
         if not 0 <= self.eos_id < self.vocab_size or self.eos_id == self.pad_id:
             raise ValueError(f"eos_id {self.eos_id} must be an id other than pad_id {self.pad_id}")
         return self
