@@ -10,6 +10,12 @@ from everyhead.cli.options import Device, Threads
 if TYPE_CHECKING:
     from everyhead.inspection.verdicts import Finding
 
+# Those of inspection/checks.py, and of runs; said here so that --help need not wait for torch.
+NAMES = (
+    *("repeat", "batch", "padding-right", "padding-left", "under-padding", "nan-padding"),
+    *("empty-row", "future", "cache", "reorder", "greedy", "sum", "save-load", "ties", "resume"),
+)
+WIDTH = max(map(len, NAMES))
 WORDS = {"pass": "pass", "fail": "FAIL", "not applicable": "--"}
 
 
@@ -22,7 +28,9 @@ def check(
     ],
     law: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Try this law alone; may be repeated."),
+        typer.Option(
+            metavar="NAME", help=f"Try this law alone; may be repeated: {', '.join(NAMES)}."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
     device: Device = "cpu",
@@ -37,12 +45,16 @@ def check(
     from everyhead.cli.checked import findings, open_model
 
     opened = open_model(model, device=device, threads=threads)
-    found = findings(opened, law)
+    found = []
+    for finding in findings(opened, law):
+        found.append(finding)
+        if not as_json:
+            print("\n".join(lines(finding)), flush=True)
     counts = {verdict: sum(f.verdict == verdict for f in found) for verdict in WORDS}
     if as_json:
         print(json.dumps(described(opened.name, found, counts), ensure_ascii=False, indent=2))
     else:
-        print("\n".join(lines(found, counts)))
+        print(", ".join(f"{n} {verdict}" for verdict, n in counts.items()) + ".")
     return 1 if counts["fail"] else 0
 
 
@@ -57,33 +69,32 @@ def described(name: str, found: "list[Finding]", counts: dict[str, int]) -> dict
     }
 
 
-def lines(found: "list[Finding]", counts: dict[str, int]) -> list[str]:
-    """A line a law, what breaks it below, and the sum."""
-    width = max(len(finding.law) for finding in found)
-    told = []
-    for finding in found:
-        told.append(f"{WORDS[finding.verdict]:4}  {finding.law:{width}}  {finding.sentence}")
-        if finding.smallest is not None:
-            told.append(f"{'':{width + 8}}smallest input: {smallest(finding.smallest)}")
-    told.append(
-        f"{counts['pass']} laws hold, {counts['fail']} are broken, "
-        f"{counts['not applicable']} do not apply."
-    )
+def lines(finding: "Finding") -> list[str]:
+    """A line for the law, and what breaks it below."""
+    told = [f"{WORDS[finding.verdict]:4}  {finding.law:{WIDTH}}  {finding.sentence}"]
+    if finding.smallest is not None:
+        told.append(f"{'':{WIDTH + 8}}smallest input: {smallest(finding.smallest)}")
     return told
 
 
 def smallest(told: dict[str, Any]) -> str:
     """The failing input as one line."""
-    rows = told.get("rows", [])
-    parts = [" | ".join(_row(row) for row in rows)] if rows else []
-    padding = dict(told.get("padding", {}))
-    if padding:
-        side = padding.pop("side")
-        amounts = ", ".join(f"{n} more on the {name}" for name, n in padding.items())
-        parts.append(f"padded on the {side}" + (f", {amounts}" if amounts else ""))
-    hidden = ("rows", "padding", "output", "difference", "row")
-    parts += [f"{key} {_plain(value)}" for key, value in told.items() if key not in hidden]
+    parts = [" | ".join(_row(row) for row in told["rows"])] if "rows" in told else []
+    if "padding" in told:
+        parts.append(_padding(dict(told["padding"])))
+    said = ("rows", "padding", "output", "difference", "row", "token")
+    parts += [f"{key.replace('_', ' ')} {_plain(x)}" for key, x in told.items() if key not in said]
+    if "token" in told:
+        row = f" of row {told['row']}" if len(told.get("rows", [])) > 1 else ""
+        parts.append(f"wrong from token {told['token']}{row} on")
     return "; ".join(parts)
+
+
+def _padding(told: dict[str, Any]) -> str:
+    on = told.pop("on")
+    if not told:
+        return f"padded to one length on the {on}, or a mask that hides nothing"
+    return ", ".join(f"{n} of padding on the {on} of {side}" for side, n in told.items())
 
 
 def _row(row: dict[str, list[int]]) -> str:

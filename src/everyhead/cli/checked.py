@@ -4,7 +4,7 @@ Searching, saving and summing a loss are generation's, weights' and training's; 
 """
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,8 +43,8 @@ def check(
         UserError: no such law, folder or name, or a model that nobody knows how to read.
     """
     if isinstance(model, str | Path):
-        return findings(open_model(model), laws)
-    return findings(Checked(type(model).__name__, model, tokenizer), laws)
+        return list(findings(open_model(model), laws))
+    return list(findings(Checked(type(model).__name__, model, tokenizer), laws))
 
 
 def law_names() -> list[str]:
@@ -54,8 +54,12 @@ def law_names() -> list[str]:
     return [*LAWS, RESUME]
 
 
-def findings(checked: Checked, laws: Sequence[str] | None = None) -> "list[Finding]":
-    """Each law's verdict; `resume` is tried where there is a run."""
+def findings(checked: Checked, laws: Sequence[str] | None = None) -> "Iterator[Finding]":
+    """Each law's verdict as soon as it is there; `resume` is tried where there is a run.
+
+    Raises:
+        UserError: as `check`, at the first of them.
+    """
     import torch
 
     from everyhead.cli.resumed import resumed
@@ -67,11 +71,13 @@ def findings(checked: Checked, laws: Sequence[str] | None = None) -> "list[Findi
             raise UserError(f"There is no law {law!r}; there are {', '.join(names)}.")
     wanted = [name for name in names if laws is None or name in laws]
     plain = [name for name in wanted if name != RESUME]
-    found = checks.check(checked.model, checked.tokenizer, plain, tools=tools())
+    if plain:
+        subject = checks.subject_of(checked.model, checked.tokenizer, tools())
+        yield from checks.one_by_one(subject, plain)
     if RESUME in wanted:
         with torch.random.fork_rng():
-            found.append(resumed(checked.run))
-    return found
+            last = resumed(checked.run)
+        yield last
 
 
 def open_model(place: Path | str, *, device: str = "cpu", threads: int | None = None) -> Checked:

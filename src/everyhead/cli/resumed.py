@@ -41,7 +41,7 @@ def resumed(run: Path | None) -> "Finding":
         f"{STEPS} steps are not {STEPS // 2}, a resume and {STEPS // 2} more: {changed} differs "
         "after them."
     )
-    steps = {"from step": start, "stopped at": start + STEPS // 2, "compared at": start + STEPS}
+    steps = {"from_step": start, "stopped_at": start + STEPS // 2, "compared_at": start + STEPS}
     return Finding(LAW, "fail", words, steps, changed)
 
 

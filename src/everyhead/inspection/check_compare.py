@@ -1,6 +1,6 @@
 """When two outputs are the same, and which layer is the first where they are not.
 
-    |a − b| ≤ ε · max(1, max |b|)      ε = 1e-10 float64 · 1e-5 float32 · 1e-2 half precision
+    |a − b| ≤ ε · max(1, max |b|)      ε = 1e-6 float64 · 1e-5 float32 · 1e-2 half precision
 
 max |b| is of the whole output, because a sum of large terms is rounded as those are. NaN equals
 nothing, an infinity itself. What each tolerance means: docs/decisions.md, "Checks".
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from everyhead.inspection.subjects import Batch, Case, Subject
 
-TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
+TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-5}
 HALF = 1e-2
 NARROW = 100.0  # times the tolerance
 

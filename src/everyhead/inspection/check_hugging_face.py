@@ -61,8 +61,8 @@ class HuggingFaceSubject(Subject):
         if self.kind == "picture":
             yield Side("picture", tuple(range(8)), paddable=False)
             return
-        size, pad = self.text.vocab_size, self._id("pad_token_id", self._id("eos_token_id", 0))
-        last = self._id("eos_token_id")
+        size, last = self.text.vocab_size, self._id("eos_token_id")
+        pad = self._id("pad_token_id", last or 0)
         first = {"ids": ordinary_ids(size, special(self.config, self.text)), "pad_id": pad}
         longest = getattr(self.text, "max_position_embeddings", None) or -1
         longest = longest if longest > 0 else 1 << 30
@@ -80,8 +80,9 @@ class HuggingFaceSubject(Subject):
     def _id(self, name: str, default: Any = None) -> Any:
         for config in (self.config, self.text):
             found = getattr(config, name, None)
-            if found is not None:
-                return found[0] if isinstance(found, list) else found
+            found = found[0] if isinstance(found, list) else found
+            if found is not None and 0 <= found < self.text.vocab_size:
+                return found
         return default
 
     # --------------------------------------------------------------------------------- reading

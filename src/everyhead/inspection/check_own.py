@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from everyhead.inspection.subjects import Batch, NotApplicable, Row, Side, Subject
+from everyhead.layers.packed import PackedLinear
 
 # (model, source, source_mask, most tokens) → the ids found for each row
 Search = Callable[[Any, Tensor, Tensor | None, int], list[list[int]]]
@@ -83,17 +84,25 @@ class EncoderDecoderSubject(Subject):
         return {**row, "target": (start, *ids[:-1])}, 0
 
     def loss(self, batch: Batch) -> tuple[float, float]:
+        self._plain()
         if self.tools.loss is None:
             raise NotApplicable("No loss was handed over.")
         total, n = self.tools.loss(self.model, batch.ids, batch.real)
         return total / max(n, 1), n
 
     def saved_and_loaded(self) -> nn.Module:
+        self._plain()
         if self.tools.save_and_load is None:
             raise NotApplicable("No way to save it was handed over.")
         return self.tools.save_and_load(self.model, self.tokenizer)
 
+    def _plain(self) -> None:
+        """Raises NotApplicable: `everyhead.prepare` made it, whose weights lie as kernels want."""
+        if any(isinstance(part, PackedLinear) for part in self.model.modules()):
+            raise NotApplicable("It is prepared for inference: try the model it was made from.")
+
     def ties(self) -> list[tuple[str, str]]:
+        self._plain()
         c = self.model.config
         pairs = [("output_head.weight", "target_embed.weight")] if c.tie_output else []
         if c.source_vocab_size is None:

@@ -83,7 +83,7 @@ def padding_left(subject: Subject) -> Failure | None:
             "its positions count the padding unless position_ids are handed over, as generate does"
         )
     if alone(subject, replace(failure.case, left=False)) is None:
-        return failure.because("padded on the right it is right")
+        return failure.because("padded on the right nothing changes")
     return failure
 
 

@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-import torch
-
 from everyhead.inspection.check_compare import Difference, bound
 from everyhead.inspection.subjects import Case, NotApplicable, Subject
 from everyhead.inspection.verdicts import Failure
@@ -23,8 +21,8 @@ def greedy(subject: Subject) -> Failure | None:
             small = Case((subject.row(n),))
             smaller = unlikely(subject, small, new)
             if smaller is not None:
-                return Failure(small, smaller, (("new tokens", new),))
-    return Failure(several, found, (("new tokens", NEW),))
+                return Failure(small, smaller, (("new_tokens", new),))
+    return Failure(several, found, (("new_tokens", NEW),))
 
 
 def unlikely(subject: Subject, case: Case, n: int) -> Difference | None:
@@ -46,12 +44,6 @@ def passed_over(
     logits = subject.read(subject.batch(Case((row,))))["logits"][0].double()
     for i, token in enumerate(ids):
         best = float(logits[start + i].max() - logits[start + i, token])
-        if not best <= 2 * bound(subject_type(logits[start + i], subject)):
+        if not best <= 2 * bound(logits[start + i].to(subject.dtype)):
             return best, i
     return None
-
-
-def subject_type(logits: torch.Tensor, subject: Subject) -> torch.Tensor:
-    """In the model's own type, whose rounding counts."""
-    first = next(subject.model.parameters(), None)
-    return logits if first is None else logits.to(first.dtype)

@@ -34,10 +34,11 @@ def future(subject: Subject) -> Failure | None:
     long = min(LONG, side.max_len)
     tries = [(12, t) for t in range(1, 12)]
     tries += [(long, t) for t in (long - 1, long // 2, 1)] if long > 12 else []
-    for n, t in tries:
-        if n <= side.max_len and leak(subject, n, t) is not None:
-            subject.causal  # noqa: B018 — raises where nobody says that it is
-            return smallest_leak(subject, n, t)
+    for masked in (False, True):  # with a mask that hides nothing the causal one must stay
+        for n, t in tries:
+            if n <= side.max_len and leak(subject, n, t, masked) is not None:
+                subject.causal  # noqa: B018 — raises where nobody says that it is
+                return smallest_leak(subject, n, t, masked)
     return None
 
 
@@ -54,10 +55,10 @@ def causal_or_first(subject: Subject) -> Side:
     return next((side for side in found if side.causal), found[0])
 
 
-def leak(subject: Subject, n: int, t: int) -> Difference | None:
+def leak(subject: Subject, n: int, t: int, masked: bool) -> Difference | None:
     """n tokens of the causal side; does changing token t move an output before it?"""
     side = causal_or_first(subject).name
-    case, changed = changed_at(subject, n, t)
+    case, changed = changed_at(subject, n, t, masked)
     before, after = subject.read(subject.batch(case)), subject.read(subject.batch(changed))
     for name, own in sides_of_fields(subject).items():
         if own == side:
@@ -67,35 +68,37 @@ def leak(subject: Subject, n: int, t: int) -> Difference | None:
     return None
 
 
-def changed_at(subject: Subject, n: int, t: int) -> tuple[Case, Case]:
+def changed_at(subject: Subject, n: int, t: int, masked: bool) -> tuple[Case, Case]:
     """A row of n tokens on the causal side, and the same with another token t."""
     side = causal_or_first(subject)
     row = subject.row({side.name: n})
     ids = list(row[side.name])
     ids[t] = side.other(ids[t])
-    return Case((row,)), Case(({**row, side.name: tuple(ids)},))
+    rows = row, {**row, side.name: tuple(ids)}
+    before, after = (Case((each,), masked=masked) for each in rows)
+    return before, after
 
 
-def smallest_leak(subject: Subject, n: int, t: int) -> Failure:
+def smallest_leak(subject: Subject, n: int, t: int, masked: bool) -> Failure:
     """The shortest row, and the token, with the first layer that sees it."""
     for length in range(2, n):
         for token in range(1, length):
-            if leak(subject, length, token) is not None:
-                return leaking(subject, length, token)
-    return leaking(subject, n, t)
+            if leak(subject, length, token, masked) is not None:
+                return leaking(subject, length, token, masked)
+    return leaking(subject, n, t, masked)
 
 
-def leaking(subject: Subject, n: int, t: int) -> Failure:
-    found = leak(subject, n, t)
+def leaking(subject: Subject, n: int, t: int, masked: bool) -> Failure:
+    found = leak(subject, n, t, masked)
     assert found is not None
-    case, changed = changed_at(subject, n, t)
+    case, changed = changed_at(subject, n, t, masked)
     heard = []
     for each in (case, changed):
         batch = subject.batch(each)
         with listening(subject.model) as states:
             subject.read(batch)
         heard.append((states, batch, 0))
-    failure = Failure(case, found, (("changed token", t),))
+    failure = Failure(case, found, (("changed_token", t),))
     return failure.at(first_layer(heard[0], heard[1], until=t))
 
 
@@ -194,5 +197,5 @@ def moved(
         found = differ(stepped[row, before:], whole[row, before:])
         if found is not None:
             difference = found.at(name, row, before + found.first)
-            return Case(tuple(rows)), difference, (("moved after", before), ("order", list(index)))
+            return Case(tuple(rows)), difference, (("moved_after", before), ("order", list(index)))
     return None

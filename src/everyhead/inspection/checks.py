@@ -95,7 +95,7 @@ LAWS = {
     ),
     "save-load": Law(
         check_files.save_load,
-        "Saved and loaded, parameters are bit-equal and outputs equal.",
+        "Saved and loaded, parameters are the same and outputs equal.",
         "Saved and loaded, outputs are others",
     ),
     "ties": Law(
@@ -104,6 +104,11 @@ LAWS = {
         "Tied weights are several tensors",
     ),
 }
+
+
+UNSTEADY = (
+    "Its outputs differ from one evaluation to the next (repeat), so nothing can be compared."
+)
 
 
 def check(
@@ -122,24 +127,19 @@ def check(
     if unknown:
         raise UserError(f"There is no law {unknown[0]!r}; there are {', '.join(LAWS)}.")
     subject = subject_of(model, tokenizer, tools)
-    findings = []
-    with undisturbed(subject.model), subject.quiet():
-        first = judged("repeat", subject)
-        for name in LAWS if laws is None else laws:
-            if name == "repeat":
-                findings.append(first)
-            elif first.verdict == "fail" and name != "ties":
-                findings.append(
-                    Finding(
-                        name,
-                        "not applicable",
-                        "Its outputs differ from one evaluation to the next (repeat), so nothing "
-                        "can be compared.",
-                    )
-                )
-            else:
-                findings.append(judged(name, subject))
-    return findings
+    return list(one_by_one(subject, list(LAWS) if laws is None else laws))
+
+
+def one_by_one(subject: Subject, laws: Sequence[str]) -> Iterator[Finding]:
+    """Each law's finding as soon as it is there; nothing is compared where nothing repeats."""
+    first = judged("repeat", subject)
+    for name in laws:
+        if name == "repeat":
+            yield first
+        elif first.verdict == "fail" and name != "ties":
+            yield Finding(name, "not applicable", UNSTEADY)
+        else:
+            yield judged(name, subject)
 
 
 def subject_of(model: Any, tokenizer: Any = None, tools: Tools | None = None) -> Subject:
@@ -163,6 +163,11 @@ def subject_of(model: Any, tokenizer: Any = None, tools: Tools | None = None) ->
 
 def judged(name: str, subject: Subject) -> Finding:
     """One law's verdict."""
+    with undisturbed(subject.model), subject.quiet():
+        return _judged(name, subject)
+
+
+def _judged(name: str, subject: Subject) -> Finding:
     law = LAWS[name]
     try:
         failure = law.tried(subject)

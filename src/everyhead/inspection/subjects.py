@@ -86,12 +86,10 @@ class Case:
         """What a report shows of it."""
         told: dict[str, Any] = {"rows": [{k: list(v) for k, v in row.items()} for row in self.rows]}
         if self.masked:
-            told["padding"] = {
-                "side": "left" if self.left else "right",
-                **{name: n for name, n in self.extra.items() if n},
-            }
+            more = {name: n for name, n in self.extra.items() if n}
+            told["padding"] = {"on": "left" if self.left else "right", **more}
             if self.under != "pad":
-                told["under the padding"] = {"nan": "NaN"}.get(self.under, "other ids")
+                told["under_padding"] = {"nan": "NaN"}.get(self.under, "other ids")
         return told
 
 
@@ -179,6 +177,12 @@ class Subject:
     def device(self) -> torch.device:
         first = next(self.model.parameters(), None)
         return torch.device("cpu") if first is None else first.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of its numbers, whose rounding counts."""
+        first = next(self.model.parameters(), None)
+        return torch.float32 if first is None else first.dtype
 
     @property
     def causal(self) -> Side:
