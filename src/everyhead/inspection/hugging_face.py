@@ -178,7 +178,7 @@ bridge = Bridge()
 
 
 @contextmanager
-def while_generating(model: nn.Module, follow: Callable[[Any], None]) -> Iterator[None]:
+def while_generating(model: nn.Module, follow: Callable[[Any, int], None]) -> Iterator[None]:
     """What `model.generate` returns is followed, so that beams show the rows that wrote it."""
     generate = getattr(model, "generate", None)
     if generate is None:
@@ -188,8 +188,10 @@ def while_generating(model: nn.Module, follow: Callable[[Any], None]) -> Iterato
     @functools.wraps(generate)
     def followed(*args: Any, **kwargs: Any) -> Any:
         result = generate(*args, **kwargs)
+        config = kwargs.get("generation_config") or getattr(model, "generation_config", None)
+        each = kwargs.get("num_return_sequences") or getattr(config, "num_return_sequences", None)
         with contextlib.suppress(LookupError):  # then asking for the rows says so
-            follow(getattr(result, "sequences", result))
+            follow(getattr(result, "sequences", result), each or 1)
         return result
 
     own = vars(model).get("generate")

@@ -2,25 +2,105 @@
 
     logits(x) = head(norm(x))
 
-nostalgebraist 2020, "interpreting GPT: the logit lens".
+nostalgebraist 2020, "interpreting GPT: the logit lens". A Hugging Face model names its norm and its
+head as its family does, and may scale, cap or shift around them. What is put together here is
+therefore held against the logits that the model gave itself, and is refused where it is another.
 """
 
 from collections.abc import Callable
+from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
 from everyhead.inspection.names import Spot
+from everyhead.layers.multi_head import MultiHeadAttention
+
+NORMS = ("norm", "ln_f", "final_layer_norm", "final_layernorm", "layer_norm", "final_norm")
+Read = Callable[[Tensor], Tensor]
 
 
 class Lens:
     """The last norm and the head of a model, where they can be told."""
 
     def __init__(self, model: nn.Module, spots: list[Spot]) -> None:
-        self.model, self.spots = model, spots
+        self.model = model
+        halves = list(dict.fromkeys(spot.layer.partition(".")[0] for spot in spots))
+        self.half = "decoder" if "decoder" in halves else halves[-1]
+        self._last = [spot for spot in spots if spot.layer.partition(".")[0] == self.half][-1]
+        self._given: Tensor | None = None  # (B, V) the model's own logits of its last row
 
     def hooks(self) -> list[Callable[[], None]]:
-        return []
+        """Start to see the model's own logits; what comes back ends it."""
+        return [self.model.register_forward_hook(self._keep).remove]
 
-    def logits(self, layer: str, states: Tensor) -> Tensor:
-        """States (B, t, C) of a layer → (B, t, V)."""
-        raise LookupError(f"the head above {layer} is not known")
+    def _keep(self, module: nn.Module, args: Any, output: Any) -> None:
+        logits = getattr(output, "logits", None)
+        self._given = None
+        if isinstance(logits, Tensor) and logits.dim() == 3 and logits.shape[1] > 0:
+            self._given = logits[:, -1].detach().clone()
+
+    @torch.no_grad()
+    def logits(self, layer: str, states: Tensor, last: Tensor) -> Tensor:
+        """States (B, t, C) of a layer → (B, t, V); last (B, C): the last row of the last layer.
+
+        Raises:
+            LookupError: no head reads this layer's stack, or it does more than can be told.
+        """
+        if layer.partition(".")[0] != self.half:
+            raise LookupError(f"no head reads {layer}: the model's head reads the {self.half}")
+        read = self._own() if isinstance(self._last.module, MultiHeadAttention) else self._foreign()
+        given = self._given
+        if given is not None and given.shape[0] == last.shape[0]:
+            close = torch.allclose(read(last[:, None])[:, 0], given, rtol=1e-3, atol=1e-3)
+            if not close:
+                raise LookupError(
+                    f"the head of {type(self.model).__name__} does more than a norm and a "
+                    "product, so states between the layers cannot be read by it"
+                )
+        return read(states)
+
+    def _own(self) -> Read:
+        stack = self.model.get_submodule(self._last.layer_path.rpartition(".blocks.")[0])
+        head = getattr(self.model, "head", None)
+        if head is None:
+            raise LookupError(f"{type(self.model).__name__} has no head")
+        norm = getattr(stack, "norm", None)
+        return lambda x: head(x if norm is None else norm(x))
+
+    def _foreign(self) -> Read:
+        model = cast(Any, self.model)
+        table = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+        paths = [path for path, module in model.named_modules() if module is table]
+        if table is None or not paths:
+            raise LookupError(f"{type(model).__name__} has no head that gives logits of tokens")
+        head, norm = getattr(model, paths[0].partition(".")[0]), self._norm()
+        factor, after = self._around()
+        return lambda x: after(head(factor * (x if norm is None else norm(x))))
+
+    def _norm(self) -> nn.Module | None:
+        """The norm that stands behind the list of layers, beside it."""
+        stack = self.model.get_submodule(
+            self._last.layer_path.rpartition(".")[0].rpartition(".")[0]
+        )
+        found = [getattr(stack, name, None) for name in NORMS]
+        return next((norm for norm in found if isinstance(norm, nn.Module)), None)
+
+    def _around(self) -> tuple[float, Read]:
+        """What families do before the head (T5 2019) and after it."""
+        config = cast(Any, self.model).config
+        scaled = getattr(config, "scale_decoder_outputs", None)
+        if scaled is None:
+            scaled = getattr(config, "model_type", "") == "t5" and config.tie_word_embeddings
+        cap = getattr(config, "final_logit_softcapping", None)
+        times = getattr(config, "logit_scale", None) or 1 / (
+            getattr(config, "logits_scaling", None) or 1
+        )
+        shift = getattr(self.model, "final_logits_bias", None)
+
+        def after(logits: Tensor) -> Tensor:
+            logits = logits * times if times != 1 else logits
+            logits = cap * torch.tanh(logits / cap) if cap else logits
+            return logits if shift is None else logits + shift
+
+        return config.d_model**-0.5 if scaled else 1.0, after

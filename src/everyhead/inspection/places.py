@@ -70,6 +70,11 @@ class Place:
         return self._seen().mask
 
     @property
+    def half(self) -> str:
+        """`encoder`, `decoder`, `text`, …"""
+        return self.name.partition(".")[0]
+
+    @property
     def shape(self) -> tuple[int, int, int, int]:
         """(B, H, T, S) of the whole matrix; raises as `parts` does."""
         parts = self._seen().parts
@@ -117,7 +122,7 @@ class Place:
         return self._view
 
     def _joined(self) -> View:
-        form, calls = self._form, self.calls
+        form = self._form
         assert form is not None
         memory, pieces = self.kind == "cross", self.pieces()
         q = torch.cat([piece.pick(piece.call.q) for piece in pieces], 2)
@@ -125,17 +130,18 @@ class Place:
         k = torch.cat([piece.pick(piece.call.k) for piece in ends], 2)
         v = torch.cat([piece.pick(piece.call.v) for piece in ends], 2)
         bias: Bias | None = None
-        if any(call.bias is not None for call in calls):
+        if any(piece.call.bias is not None for piece in pieces):
             bias = StepsBias(tuple(pieces), k.shape[2])
             if len(pieces) == 1 and pieces[0].of is None:
-                bias = calls[0].bias
+                bias = pieces[0].call.bias
         mask = joined_mask(pieces, memory=memory)
         return View(form._replace(q=q, k=k, v=v, bias=None), mask, bias)
 
     def pieces(self) -> list[Piece]:
         """The calls of the pass, where they stand in the matrix, and the rows that it shows."""
         pieces, start = [], 0
-        for number, call in enumerate(self.calls):
+        calls = self.calls if self.chosen is None else self.calls[: len(self.chosen)]
+        for number, call in enumerate(calls):
             pieces.append(Piece(call, start, self._rows_of(number)))
             start = pieces[-1].end
         return pieces
@@ -163,9 +169,10 @@ class Place:
         """dL/dO (B, H, T, D) of the output, when somebody calls backward."""
         self.gradient = gradient.detach().clone()
 
-    def compare(self, k: Tensor, n_new: int) -> Relation:
+    def compare(self, k: Tensor, n_new: int, memory: Tensor | None = None) -> Relation:
         """How self-attention with keys (R, K, S, D) goes on from what is kept."""
-        return relation_of(self._keys, k, n_new, lost=self.last.step is Step.LOST)
+        lost = self.last.step is Step.LOST
+        return relation_of(self._keys, k, n_new, lost=lost, memory=memory)
 
     def note(
         self,

@@ -82,6 +82,8 @@ class Recorder:
     def _relation(self, place: Place, own: Parts) -> Relation:
         """A memory's keys tell nothing: its reader goes on as the self-attention before it did."""
         if place.kind == "self":
-            return place.compare(own.k, own.q.shape[2])
+            reader = self._by_name.get(place.name.removesuffix("self_attn") + "cross_attn")
+            memory = reader.calls[-1].k if reader is not None and reader.calls else None
+            return place.compare(own.k, own.q.shape[2], memory)
         before = self.before(place)
         return Relation(Step.FRESH) if before is None else before.last

@@ -28,10 +28,13 @@ class Relation(NamedTuple):
     parents: Tensor | None = None
 
 
-def relation_of(kept: Tensor | None, k: Tensor, n_new: int, *, lost: bool) -> Relation:
+def relation_of(
+    kept: Tensor | None, k: Tensor, n_new: int, *, lost: bool, memory: Tensor | None = None
+) -> Relation:
     """A call with keys k (R, K, S, D), the last n_new its own, after one with the keys `kept`.
 
-    lost: the rows of the call before could not be told.
+    lost: the rows of the call before could not be told; memory (R', …): the keys of the sentences
+    that they read, where the batch is the same.
     """
     n_before = k.shape[2] - n_new
     if n_before == 0:
@@ -44,17 +47,28 @@ def relation_of(kept: Tensor | None, k: Tensor, n_new: int, *, lost: bool) -> Re
     kept = kept[:, :, kept.shape[2] - n_before :]
     if before.shape == kept.shape and torch.equal(before, kept):
         return Relation(Step.NEXT)
-    parents = _found_again(before, kept)
+    parents = _found_again(before, kept, memory)
     return Relation(Step.LOST) if parents is None else Relation(Step.MOVED, parents)
 
 
-def _found_again(before: Tensor, kept: Tensor) -> Tensor | None:
+def _found_again(before: Tensor, kept: Tensor, memory: Tensor | None) -> Tensor | None:
     """(R,) for each row of keys one of `kept` that is equal to it; None where there is none."""
     likely = (before[:, None, :, -1] == kept[None, :, :, -1]).flatten(2).all(-1)  # (R, kept R)
+    sentence = _sentences(memory, before.shape[0], kept.shape[0])
     rows = []
     for row, candidates in enumerate(likely):
         same = [c for c in candidates.nonzero()[:, 0].tolist() if torch.equal(before[row], kept[c])]
         if not same:
             return None
-        rows.append(same[0])
+        # Beams of two sentences may have written the same; a row stays with its sentence.
+        rows.append(next((c for c in same if sentence and sentence[c] == sentence[row]), same[0]))
     return torch.tensor(rows, device=before.device)
+
+
+def _sentences(memory: Tensor | None, n_rows: int, n_before: int) -> list[int] | None:
+    """For each row the first that reads the same memory (n, …), n rows or rows a sentence."""
+    if memory is None or n_rows != n_before or n_rows % memory.shape[0]:
+        return None
+    same = (memory[:, None] == memory[None]).flatten(2).all(-1)  # (n, n)
+    of = same.byte().argmax(-1).repeat_interleave(n_rows // memory.shape[0])
+    return [int(first) for first in of]

@@ -28,6 +28,11 @@ class Stream:
         if step is not Step.LOST:
             self._calls.append(x.detach().clone())
 
+    @property
+    def newest(self) -> Tensor:
+        """(R, C) the last row that was computed."""
+        return self._calls[-1][:, -1]
+
     def states(self) -> Tensor:
         """(B, T, C), rows as those of the layer's attention.
 
@@ -55,6 +60,12 @@ class Streams:
                 self.of[entry] = Stream(entry, place)
             self.of[spot.layer] = Stream(spot.layer, place)
             self._layers[spot.layer] = (model.get_submodule(spot.layer_path), entry)
+
+    def newest(self, half: str) -> Tensor:
+        """(R, C) the last row of the last layer of a half."""
+        return [stream for name, stream in self.of.items() if name.startswith(f"{half}.")][
+            -1
+        ].newest
 
     def hooks(self) -> Handles:
         """Start; what comes back ends it."""

@@ -5,7 +5,7 @@ whose nodes are tokens; a finished sequence is a path in it, found by its tokens
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -52,60 +52,73 @@ def _tables(model: nn.Module) -> list[nn.Module]:
     return list(dict.fromkeys(found))
 
 
-def followed(place: Place, sequences: Sequence[Sequence[int]]) -> list[Tensor]:
+def followed(place: Place, sequences: Sequence[Sequence[int]], each: int = 1) -> list[Tensor]:
     """For each call the rows (B,) that wrote the sequences, −1 where one had ended.
 
-    A sequence may leave out the first token, which only starts a decoder, and may end in tokens
-    that were never read.
+    The sequences stand in the order of the batch, `each` of them a sentence. One may leave out the
+    first token, which only starts a decoder, and may end in a token that was never read.
 
     Raises:
         LookupError: the calls' tokens are unknown, or a sequence is not among them.
     """
     calls = place.calls
-    written = _written(calls)
-    leaves = [_leaf(written, list(sequence), place.name) for sequence in sequences]
-    device = calls[0].q.device
     rows = [[-1] * len(sequences) for _ in calls]
-    for number, (last, row) in enumerate(leaves):
+    tree = Tree.of(calls, max(1, len(sequences) // each))
+    last_used = 0
+    for number, sequence in enumerate(sequences):
+        leaf = tree.leaf(list(sequence), number // each)
+        if leaf is None:
+            raise LookupError(
+                f"the rows at {place.name} did not write {list(sequence)[:8]} …: give the ids of "
+                "what was generated while the model was recorded"
+            )
+        last, row = leaf
+        last_used = max(last, last_used)
         for call in range(last, -1, -1):
             rows[call][number] = row
             parents = calls[call].parents
             row = row if parents is None else int(parents[row])
-    last_used = max(call for call, _ in leaves)
-    return [torch.tensor(one, device=device) for one in rows[: last_used + 1]]
+    return [torch.tensor(one, device=calls[0].q.device) for one in rows[: last_used + 1]]
 
 
-def _written(calls: Sequence[Call]) -> list[list[tuple[int, ...]]]:
-    """For each call and row the tokens from the beginning."""
-    written: list[list[tuple[int, ...]]] = []
-    for number, call in enumerate(calls):
-        if call.ids is None:
-            raise LookupError("the tokens of the steps were not seen, so no row can be followed")
-        rows = [tuple(ids) for ids in call.ids.tolist()]
-        if number:
-            before = written[-1]
-            parents = range(len(rows)) if call.parents is None else call.parents.tolist()
-            rows = [before[parent] + ids for parent, ids in zip(parents, rows, strict=True)]
-        written.append(rows)
-    return written
+class Tree(NamedTuple):
+    """For each call and row the tokens from the beginning, and the sentence they belong to."""
 
+    written: list[list[tuple[int, ...]]]
+    sentences: list[list[int]]
 
-def _leaf(written: list[list[tuple[int, ...]]], sequence: list[int], name: str) -> tuple[int, int]:
-    """The last call, and its row, that had read this sequence's beginning and no other's."""
-    for skipped in (0, 1):
-        best: tuple[int, int] | None = None
-        for call, rows in enumerate(written):
-            for row, ids in enumerate(rows):
-                ids = ids[skipped:]
-                if len(ids) <= len(sequence) and list(ids) == sequence[: len(ids)]:
-                    best = (call, row)
-                    break
-        # All but its last token was read; what is padded behind a sequence is its end repeated.
-        if best is not None and _is_end(sequence[len(written[best[0]][best[1]][skipped:]) :]):
-            return best
-    raise LookupError(f"the rows at {name} did not write {sequence[:8]} …, so they cannot be shown")
+    @classmethod
+    def of(cls, calls: Sequence[Call], n_sentences: int) -> "Tree":
+        written: list[list[tuple[int, ...]]] = []
+        sentences: list[list[int]] = []
+        for number, call in enumerate(calls):
+            if call.ids is None:
+                raise LookupError("the tokens of the steps were not seen: no row can be followed")
+            rows = [tuple(ids) for ids in call.ids.tolist()]
+            of = [row * n_sentences // len(rows) for row in range(len(rows))]
+            if number:
+                parents = range(len(rows)) if call.parents is None else call.parents.tolist()
+                rows = [written[-1][p] + ids for p, ids in zip(parents, rows, strict=True)]
+                of = [sentences[-1][p] for p in parents]
+            written.append(rows)
+            sentences.append(of)
+        return cls(written, sentences)
+
+    def leaf(self, sequence: list[int], sentence: int) -> tuple[int, int] | None:
+        """The last call, and its row, that had read the beginning of this sequence."""
+        for skipped in (0, 1):
+            best: tuple[int, int] | None = None
+            for call, rows in enumerate(self.written):
+                for row, ids in enumerate(rows):
+                    read = list(ids[skipped:])
+                    if self.sentences[call][row] == sentence and read == sequence[: len(read)]:
+                        best = (call, row)
+                        break
+            if best is not None and _is_end(sequence[len(self.written[best[0]][0]) - skipped :]):
+                return best
+        return None
 
 
 def _is_end(rest: list[int]) -> bool:
-    """One token that was written and never read, and padding."""
+    """One token that was written and never read, and padding behind it, which is all alike."""
     return len(set(rest[1:])) <= 1

@@ -70,10 +70,10 @@ class Trace:
             LookupError: the model has no such half.
         """
         wanted, _, kind = half.partition(".")
-        of = [place for place in self._places.values() if place.name.split(".")[0] == wanted]
+        of = [place for place in self._places.values() if place.half == wanted]
         found = [place for place in of if kind in ("", place.kind)]
         if not found:
-            halves = {f"{p.name.split('.')[0]}.{p.kind}" for p in self._places.values()}
+            halves = {f"{place.half}.{place.kind}" for place in self._places.values()}
             raise LookupError(f"no attention in {half!r}; there are {', '.join(sorted(halves))}")
         return found
 
@@ -98,19 +98,27 @@ class Trace:
         """
         states = self.residual(layer)
         states = states if rows is None else states[:, rows]
-        return self._lens.logits(layer.replace(".blocks.", "."), states)
+        last = self._streams.newest(self._lens.half)
+        return self._lens.logits(layer.replace(".blocks.", "."), states, last)
 
-    def follow(self, ids: Tensor | Sequence[Sequence[int]]) -> None:
+    def follow(self, ids: Tensor | Sequence[Sequence[int]], each: int = 1) -> None:
         """Show the rows that wrote these sequences, (B, L) or B lists: beams were moved.
+
+        They stand in the order of the batch, `each` of them a sentence, as `generate` returns them;
+        for a model that is recorded while it generates this is done when it returns.
 
         Raises:
             LookupError: a sequence was not written while the model was recorded.
         """
         sequences = ids.tolist() if isinstance(ids, Tensor) else [list(one) for one in ids]
-        for place in self._places.values():
-            before = self._recorder.before(place)
-            if before is not None and before.steps_are_known:
-                place.choose(followed(before, sequences))
+        for half in {place.half for place in self._places.values()}:
+            places = self.stack(half)
+            # The deepest keys tell rows apart that the first layer's do not: they know the memory.
+            known = [place for place in places if place.kind == "self" and place.steps_are_known]
+            rows = followed(known[-1], sequences, each) if known else []
+            for place in places:
+                if known and len(place.calls) == len(known[-1].calls):
+                    place.choose(rows)
 
     def hooks(self) -> list[Callable[[], None]]:
         """Start to see states and tokens; what comes back ends it."""
