@@ -51,6 +51,13 @@ def test_other_types_of_numbers_raise_no_alarm(dtype: torch.dtype):
         assert [f for f in everyhead.check(model) if f.verdict == "fail"] == []
 
 
+def test_a_prepared_copy_keeps_the_laws_of_reading():
+    findings = everyhead.check(everyhead.prepare(build_own("transformer-post")))
+    others = {f.law for f in findings if f.verdict != "pass"}
+    assert others == {"sum", "save-load", "ties", "resume"}
+    assert {f.verdict for f in findings} == {"pass", "not applicable"}
+
+
 # ------------------------------------------------------------- what is reported of published code
 
 
