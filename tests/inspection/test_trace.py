@@ -10,6 +10,8 @@ from torch import nn
 from everyhead.generation.search import search
 from everyhead.inspection.trace import record
 from everyhead.layers import masks, probe
+from everyhead.layers.attention import Parts, attend, weights
+from everyhead.layers.cache import KeyValueCache
 from everyhead.layers.multi_head import MultiHeadAttention
 from everyhead.models.prepare import prepare
 from tests.laws.families import ENCODER_DECODERS, FAMILIES, batch, build, sentences
@@ -322,3 +324,84 @@ def test_memory_of_a_trace_grows_with_the_length_not_its_square():
         parts = trace["self_attn"].parts
         sizes.append(sum(x.untyped_storage().nbytes() for x in (parts.q, parts.k, parts.v)))
     assert sizes[1] == 8 * sizes[0] == 8 * 3 * 64 * 8 * 4
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+@torch.inference_mode()
+def test_the_rows_of_a_finished_hypothesis_are_followed_through_the_beams(beam: int):
+    model = build("transformer-pre-separate-untied")
+    source, _, real, _ = batch(model)
+    with record(model) as trace:
+        found = [best[0] for best in search(model, source, real, beam=beam)]
+    trace.follow([best.ids for best in found])
+    for i, best in enumerate(found):
+        read = torch.tensor([[model.config.pad_id, *best.ids]])
+        n = read.shape[1] if best.ended else read.shape[1] - 1
+        with record(model) as whole:
+            model(source[i : i + 1], read[:, :n], real[i : i + 1])
+        for place in whole.stack("decoder"):
+            mine, wanted = trace[place.name].weights()[i], place.weights()[0]
+            torch.testing.assert_close(mine[:, :n, : wanted.shape[-1]], wanted, rtol=0, atol=1e-5)
+            assert not mine[:, n:].any() and not mine[:, :, wanted.shape[-1] :].any()
+        mine = trace.residual("decoder.1")[i, :n]
+        torch.testing.assert_close(mine, whole.residual("decoder.1")[0], rtol=0, atol=1e-4)
+
+
+def test_what_was_never_written_cannot_be_followed():
+    model = build("transformer-post")
+    with torch.inference_mode(), record(model) as trace:
+        search(model, sentences(model)[0][0], beam=3, max_len=5)
+    with pytest.raises(LookupError, match=r"did not write \[1, 2, 3, 4\]"):
+        trace.follow([[1, 2, 3, 4]])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_states_between_the_layers_are_what_the_blocks_gave_padding_or_not(family: str):
+    model = build(family)
+    sides = batch(model)
+    with torch.no_grad(), record(model) as trace:
+        logits = model(*sides)
+    real = sides.target_mask
+    assert trace.layers() == [
+        f"{half}.{layer}" for half in ("encoder", "decoder") for layer in ("embed", 0, 1)
+    ]
+    torch.testing.assert_close(trace.logits("decoder.1")[real], logits[real])
+    with torch.no_grad():
+        memory = model.encode(sides.source, sides.source_mask)
+        for i in range(4):
+            rows = sides.source_mask[i]
+            entry = trace.residual("encoder.embed")[i : i + 1, rows]
+            after = model.encoder.blocks[0](entry)[0]
+            torch.testing.assert_close(trace.residual("encoder.0")[i, rows], after)
+    packed, last = memory.states, trace.residual("encoder.1")[sides.source_mask]
+    norm = model.encoder.norm
+    torch.testing.assert_close(last if norm is None else norm(last), packed)
+    with pytest.raises(LookupError, match=r"no head reads encoder\.1"):
+        trace.logits("encoder.1")
+
+
+def test_a_trace_shows_itself_with_every_name_as_text():
+    model = nn.ModuleDict({"<b>&": MultiHeadAttention(8, 2)})
+    with torch.no_grad(), record(model) as trace:
+        model["<b>&"](torch.randn(1, 3, 8))
+    html = trace._repr_html_()
+    assert "&lt;b&gt;&amp;" in html and "<b>" not in html
+    assert "2 heads × 3 queries × 3 keys" in html
+    assert trace["<b>&"]._repr_html_() in html
+
+
+def test_a_bias_of_every_step_is_kept_not_the_last_ones():
+    """A bias that depends on the position, over cached steps, as T5 has it."""
+    layer = nn.ModuleDict({"self_attn": MultiHeadAttention(8, 2)})
+    x, bias = torch.randn(1, 4, 8), torch.randn(1, 2, 4, 4)
+    with torch.no_grad(), record(layer) as trace:
+        attention, cache = layer["self_attn"], KeyValueCache(4)
+        for t in range(4):
+            q, k, v, scale = attention.project(x[:, t : t + 1])[:4]
+            k, v = cache.append(k, v)
+            parts = Parts(q, k, v, scale, bias[:, :, t : t + 1, : t + 1])
+            probe.attention(attention, parts, None, attend)
+        q, k, v, scale = attention.project(x)[:4]
+    wanted = weights(Parts(q, k, v, scale, bias), masks.causal())
+    torch.testing.assert_close(trace["self_attn"].weights(), wanted, rtol=0, atol=1e-6)
+    torch.testing.assert_close(trace["self_attn"].weights(rows=slice(2, 3)), wanted[:, :, 2:3])

@@ -1,6 +1,8 @@
 """The probe: nobody looks and nothing happens; somebody looks and sees, or changes, the parts."""
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -86,3 +88,59 @@ def test_forward_leaves_nothing_on_the_module(notes: Notes) -> None:
     before = dict(vars(layer))
     layer(torch.randn(1, 3, 8), masks.causal())
     assert vars(layer) == before
+
+
+def test_an_observer_sees_its_own_thread_alone(notes: Notes) -> None:
+    layer = MultiHeadAttention(8, 2)
+    seen = []
+
+    def elsewhere() -> None:
+        seen.append(probe.active())
+        layer(torch.randn(1, 3, 8))
+        other = Notes()
+        probe.attach(other)
+        layer(torch.randn(1, 3, 8))
+        probe.detach(other)
+        seen.append(len(other.seen))
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert seen == [False, 1] and not notes.seen and probe.active()
+
+
+def test_many_threads_that_look_at_once_leave_nobody_looking() -> None:
+    layer = MultiHeadAttention(8, 2)
+
+    def look() -> int:
+        count = 0
+        for _ in range(20):
+            observer = Notes()
+            probe.attach(observer)
+            layer(torch.randn(1, 3, 8))
+            probe.detach(observer)
+            count += len(observer.seen)
+        return count
+
+    with ThreadPoolExecutor(4) as pool:
+        assert [x.result() for x in [pool.submit(look) for _ in range(4)]] == [20] * 4
+    assert not probe.active() and probe._anywhere == 0
+
+
+@pytest.mark.slow
+def test_a_traced_graph_sees_nobody_and_is_traced_anew_for_who_looks() -> None:
+    layer = MultiHeadAttention(8, 2).eval()
+    x = torch.randn(1, 3, 8)
+    compiled = torch.compile(layer, backend="eager", fullgraph=True)
+    plain = compiled(x)
+    torch.testing.assert_close(plain, layer(x))
+    loose = torch.compile(layer, backend="eager")
+    observer = Notes()
+    probe.attach(observer)
+    try:
+        torch.testing.assert_close(loose(x), plain)
+    finally:
+        probe.detach(observer)
+    assert len(observer.seen) == 1
+    torch.testing.assert_close(loose(x), plain)
+    assert len(observer.seen) == 1

@@ -20,6 +20,7 @@ from everyhead.inspection.steps import (
     StepsBias,
     Taken,
     joined_mask,
+    last_of,
 )
 from everyhead.layers import attention
 from everyhead.layers.attention import Parts
@@ -126,9 +127,11 @@ class Place:
         assert form is not None
         memory, pieces = self.kind == "cross", self.pieces()
         q = torch.cat([piece.pick(piece.call.q) for piece in pieces], 2)
-        ends = pieces[-1:] if memory else pieces
-        k = torch.cat([piece.pick(piece.call.k) for piece in ends], 2)
-        v = torch.cat([piece.pick(piece.call.v) for piece in ends], 2)
+        if memory:
+            k, v = (last_of(pieces, name) for name in ("k", "v"))
+        else:
+            k = torch.cat([piece.pick(piece.call.k) for piece in pieces], 2)
+            v = torch.cat([piece.pick(piece.call.v) for piece in pieces], 2)
         bias: Bias | None = None
         if any(piece.call.bias is not None for piece in pieces):
             bias = StepsBias(tuple(pieces), k.shape[2])

@@ -114,6 +114,19 @@ class Taken(NamedTuple):
         return self.mask.rows(self.n_queries, j.shape[1], i.device, self.i[i[:, 0]])
 
 
+def last_of(pieces: Sequence[Piece], name: str) -> Tensor:
+    """A memory's keys or values for each sequence, (B, K, S, D), from its own last call."""
+    memory = pieces[-1].pick(getattr(pieces[-1].call, name))
+    for piece, after in zip(pieces[-2::-1], pieces[:0:-1], strict=True):
+        if after.of is None or piece.of is None:
+            break
+        ended = (after.of < 0) & (piece.of >= 0)
+        if bool(ended.any()):
+            own = piece.pick(getattr(piece.call, name))
+            memory = torch.where(ended[:, None, None, None], own, memory)
+    return memory
+
+
 def joined_mask(pieces: Sequence[Piece], *, memory: bool) -> Mask | None:
     """One plain rule where there is one."""
     if len(pieces) == 1 and pieces[0].of is None:
