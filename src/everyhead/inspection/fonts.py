@@ -9,7 +9,9 @@ import functools
 import sys
 import unicodedata
 import warnings
+from bisect import bisect_right
 from collections.abc import Iterable
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -41,7 +43,11 @@ PREFERRED_WITH_KANA = ("Noto Sans CJK JP", "Noto Sans JP", "Hiragino Sans", "Yu 
 LAST_RESORT = "Last Resort"
 # Shown in place of white space, which would otherwise be invisible at the edge of a label.
 VISIBLE = {" ": "␣", "\u3000": "␣", "\u00a0": "␣", "\t": "⇥", "\n": "↵", "\r": "↵"}
+EMPTY, DOTTED_CIRCLE, ZERO_WIDTH_JOINER = "∅", "\u25cc", "\u200d"
+SHAPELESS = ("Cc", "Cn", "Co", "Cs", "Zl", "Zp")  # control, unassigned, private, half a pair
+TURNING = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 REMEDY = {
+    "EMOJI": "fonts-symbola",
     "CJK": "fonts-noto-cjk or fonts-wqy-microhei",
     "HIRAGANA": "fonts-noto-cjk or fonts-wqy-microhei",
     "KATAKANA": "fonts-noto-cjk or fonts-wqy-microhei",
@@ -69,9 +75,27 @@ def choose_fonts(texts: Iterable[str]) -> Fonts:
 
 
 def visible(text: str, *, limit: int = 18) -> str:
-    """`text` as a label: white space shown, control characters spelled out, cut after `limit`."""
-    shown = "".join(VISIBLE.get(c) or _spelled_out(c) for c in text)
-    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+    """`text` as a label: white space shown, control characters spelled out, cut after `limit`.
+
+    Nothing is `∅`; a mark that combines with nothing stands on a dotted circle.
+    """
+    shown = [VISIBLE.get(c) or _spelled_out(c) for c in text]
+    if text and unicodedata.category(text[0])[0] == "M":
+        shown[0] = DOTTED_CIRCLE + text[0]
+    lengths = list(accumulate(len(each) for each in shown))
+    if not shown or lengths[-1] <= limit:
+        return "".join(shown) or EMPTY
+    end = _boundary(text, max(1, bisect_right(lengths, limit - 1)))
+    return "".join(shown[:end]) + "…"
+
+
+def _boundary(text: str, end: int) -> int:
+    """A place to cut at or before `end` that parts no letter from its marks, no emoji in two."""
+    while end > 1 and (
+        unicodedata.category(text[end])[0] == "M" or ZERO_WIDTH_JOINER in text[end - 1 : end + 1]
+    ):
+        end -= 1
+    return end
 
 
 def labels(texts: Iterable[str], fonts: Fonts) -> list[str]:
@@ -84,13 +108,15 @@ def labels(texts: Iterable[str], fonts: Fonts) -> list[str]:
 
 def drawable(text: str, fonts: Fonts, *, limit: int = 120) -> str:
     """Running text with `?` for what cannot be drawn, cut after `limit`."""
-    shown = "".join("?" if c in fonts.missing else _spelled_out(c) for c in text)
-    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+    cut = text if len(text) <= limit else text[: _boundary(text, limit - 1)] + "…"
+    return "".join("?" if c in fonts.missing else _spelled_out(c) for c in cut)
 
 
 def _spelled_out(character: str) -> str:
-    if unicodedata.category(character) in ("Cc", "Zl", "Zp"):
-        return f"\\x{ord(character):02x}"
+    """What has no shape, and what turns the writing of others around, by its number."""
+    if unicodedata.category(character) in SHAPELESS or character in TURNING:
+        code = ord(character)
+        return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
     return character
 
 
@@ -197,19 +223,22 @@ def _add_new_fonts() -> bool:
 
 
 def _first_script(missing: frozenset[str]) -> str:
-    names = [unicodedata.name(c, "").split(" ")[0] for c in sorted(missing)]
+    """The script that is missing, in Unicode's words: the first of a letter's name."""
+    symbols = [c for c in missing if unicodedata.category(c) in ("So", "Sk")]
+    letters = sorted(missing.difference(symbols))
+    names = [unicodedata.name(c, "").split(" ")[0] for c in letters] + ["EMOJI"] * bool(symbols)
     return next((name for name in names if name in REMEDY), next(iter(names), ""))
 
 
 @functools.lru_cache(maxsize=64)
 def _warn_once(script: str) -> None:
-    remedy = f"a font for {script.title() or 'these characters'}"
-    if script in REMEDY:
-        remedy = "a font such as Noto Sans CJK"
-        if sys.platform.startswith("linux"):
-            remedy += f" (on Debian: apt-get install {REMEDY[script]})"
+    fonts = REMEDY.get(script, "fonts-noto-core")
+    remedy = {"EMOJI": "Symbola"}.get(script, "Noto Sans CJK" if "cjk" in fonts else "Noto Sans")
+    if sys.platform.startswith("linux"):
+        remedy += f" (on Debian: apt-get install {fonts})"
     warnings.warn(
         f"No installed font has the glyphs of some labels ({script.title() or 'unnamed'} script); "
-        f"they are shown as numbers. Install {remedy} and draw again.",
+        f"they are shown as numbers. Install a font that has them, such as {remedy}, and draw "
+        "again.",
         stacklevel=4,
     )

@@ -39,7 +39,7 @@ MASKED_FACE, MASKED_HATCH = "#eceef2", "#c3c8d2"
 
 def draw(rows: list[Row], queries: Axis, keys: Axis, *, title: str, vmax: float) -> "Figure":
     """The finished figure; its size follows from the number of labels, rows and panels."""
-    figure = _blank()
+    figure = blank()
     headings = [row.heading for row in rows]
     fonts = choose_fonts([*queries.texts, *keys.texts, title, *headings, queries.name, keys.name])
     queries = Axis(labels(queries.texts, fonts), drawable(queries.name, fonts))
@@ -57,14 +57,14 @@ def draw(rows: list[Row], queries: Axis, keys: Axis, *, title: str, vmax: float)
             # The last panel of each column carries the keys.
             if number + 1 == len(rows) or column >= len(rows[number + 1].panels):
                 _key_labels(axes, keys, style)
-        _write(figure, plan, plan.left, plan.tops[number] - CAPTION - 0.12, row.heading, size=10)
-    _write(figure, plan, plan.left, EDGE + 0.14, title, size=13)
+        write(figure, plan, plan.left, plan.tops[number] - CAPTION - 0.12, row.heading, size=10)
+    write(figure, plan, plan.left, EDGE + 0.14, title, size=13)
     _axis_names(figure, plan, rows, queries, keys, style)
     _colour_bar(figure, plan, rows, style)
     return figure
 
 
-def _blank() -> "Figure":
+def blank() -> "Figure":
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -90,7 +90,7 @@ def _panel(
     axes.patch.set(hatch="//////", edgecolor=MASKED_HATCH, linewidth=0)
     axes.imshow(
         np.ma.masked_invalid(panel.weights),
-        cmap=_colour_map(),
+        cmap=colour_map(),
         norm=Normalize(0, style.vmax, clip=True),
         aspect="auto",
         interpolation="nearest",
@@ -102,15 +102,15 @@ def _panel(
         _cell_lines(axes, n_queries, n_keys)
     if style.numbers:
         _numbers(axes, panel.weights, style)
-    _write(figure, plan, left, top - 0.09, panel.caption, size=8, colour=QUIET)
+    write(figure, plan, left, top - 0.09, panel.caption, size=8, colour=QUIET)
     return axes
 
 
-def _colour_map() -> Any:
+def colour_map() -> Any:
     from matplotlib.colors import LinearSegmentedColormap
 
-    colour_map = LinearSegmentedColormap.from_list("everyhead", COLOURS)
-    return colour_map.with_extremes(bad=(0, 0, 0, 0))
+    even = LinearSegmentedColormap.from_list("everyhead", COLOURS)
+    return even.with_extremes(bad=(0, 0, 0, 0))
 
 
 def _cell_lines(axes: "Axes", n_queries: int, n_keys: int) -> None:
@@ -166,7 +166,7 @@ def _axis_names(
     figure.text(x, y, keys.name, **shared, **plain(keys.name))
 
 
-def _write(
+def write(
     figure: "Figure",
     plan: Plan,
     left: float,
@@ -192,7 +192,7 @@ def _colour_bar(figure: "Figure", plan: Plan, rows: list[Row], style: Style) -> 
     left, top = plan.left + columns * plan.slot + 0.04, plan.tops[0]
     height = max(0.6, min(1.6, len(rows[0].panels[0].weights) * style.cell))
     axes = figure.add_axes(fractions(plan, left, top, 0.1, height))
-    scale = ScalarMappable(Normalize(0, style.vmax), _colour_map())
+    scale = ScalarMappable(Normalize(0, style.vmax), colour_map())
     values = (0, style.vmax / 2, style.vmax)
     bar = figure.colorbar(scale, cax=axes, ticks=values)
     bar.ax.set_yticklabels([f"{value:g}" for value in values])
@@ -201,4 +201,4 @@ def _colour_bar(figure: "Figure", plan: Plan, rows: list[Row], style: Style) -> 
     highest.set_verticalalignment("top")
     bar.ax.tick_params(length=0, pad=3, labelsize=7.5, labelcolor=QUIET)
     bar.outline.set_visible(False)
-    _write(figure, plan, left, top - 0.09, "weight", size=8, colour=QUIET)
+    write(figure, plan, left, top - 0.09, "weight", size=8, colour=QUIET)
