@@ -47,7 +47,7 @@ class Stream:
 class Streams:
     """The streams of a model, and the hooks that fill them while it is recorded."""
 
-    def __init__(self, model: nn.Module, spots: list[Spot], places: dict[str, Place]) -> None:
+    def __init__(self, model: nn.Module, spots: list[Spot], *, places: dict[str, Place]) -> None:
         self.of: dict[str, Stream] = {}
         self._layers: dict[str, tuple[nn.Module, str]] = {}  # stream → layer, what enters it
         for spot in spots:

@@ -39,7 +39,7 @@ class Trace:
         self._tokens = Tokens(model)
         by_module = {spot.module: self._places[spot.name] for spot in spots}
         self._recorder = Recorder(by_module, self._tokens, changes=self._sorted(changes))
-        self._streams = Streams(model, spots, self._places)
+        self._streams = Streams(model, spots, places=self._places)
         self._lens = Lens(model, spots)
 
     def places(self) -> list[str]:
