@@ -15,6 +15,7 @@ from everyhead.cli.resumed import resumed
 from everyhead.training import checkpoints
 from everyhead.weights.folder import load, save_model
 from tests.cli.conftest import everyhead, everything_in, refused
+from tests.inspection.twelve import build
 
 FAST = ["--law", "repeat", "--law", "padding-left"]
 
@@ -22,9 +23,6 @@ FAST = ["--law", "repeat", "--law", "padding-left"]
 @pytest.fixture(scope="session")
 def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of Hugging Face's whose model breaks one law: its positions count the padding."""
-    pytest.importorskip("transformers")
-    from tests.inspection.twelve import build
-
     folder = tmp_path_factory.mktemp("foreign") / "gpt2"
     build("gpt2").save_pretrained(folder)
     return folder
@@ -36,6 +34,7 @@ def test_help_names_the_laws():
     assert all(name in told for name in NAMES)
 
 
+@pytest.mark.slow
 def test_a_run_keeps_every_law_and_is_not_touched(run: Path):
     before = everything_in(run)
     code, out, _ = everyhead("check", run)
@@ -87,8 +86,6 @@ def test_a_model_folder_of_ours_is_no_run(run: Path, tmp_path: Path):
 
 
 def test_a_folder_that_everyhead_opens_but_did_not_write_is_read_as_hugging_faces(tmp_path: Path):
-    from tests.inspection.twelve import build
-
     build("marian").save_pretrained(tmp_path)
     assert type(open_model(tmp_path).model).__name__ == "MarianMTModel"
 

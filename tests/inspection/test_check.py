@@ -4,16 +4,15 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor, nn
-
-pytest.importorskip("transformers")
 
 import everyhead
 from everyhead.errors import UserError
 from everyhead.inspection.check_compare import differ
 from everyhead.inspection.checks import LAWS, check
 from everyhead.inspection.subjects import Batch, Side, Subject
-from tests.inspection.twelve import TWELVE, build
+from tests.inspection.twelve import CLIP_TEXT, LLAMA, TWELVE, build
 from tests.laws.families import FAMILIES
 from tests.laws.families import build as build_own
 
@@ -25,6 +24,7 @@ REAL = {
 PICTURES = {"repeat", "batch", "save-load"}  # all that can be said of a model of pictures
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TWELVE)
 def test_no_false_alarm_on_twelve_architectures(name: str):
     findings = {f.law: f for f in everyhead.check(build(name))}
@@ -45,6 +45,7 @@ def test_everyheads_own_models_keep_all_laws(name: str):
     assert others == {"resume": "not applicable"} | ({"ties": "not applicable"} if untied else {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_other_types_of_numbers_raise_no_alarm(dtype: torch.dtype):
     for model in (build_own("transformer-post").to(dtype), build("llama").to(dtype)):
@@ -96,14 +97,60 @@ def test_left_padding_does_not_change_those_of_the_others(name: str):
     torch.testing.assert_close(*padded_left(build(name), [7, 30, 98], 0), rtol=1e-4, atol=1e-4)
 
 
-def test_t5_does_read_the_padding_of_an_empty_source():
-    model, start = build("t5"), torch.tensor([[0]])
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_eager_attention_does_read_the_padding_of_an_empty_source(name: str):
+    model, start = build(name, attn_implementation="eager"), torch.tensor([[0]])
     with torch.no_grad():
         one, other = (
             model(ids, attention_mask=torch.zeros_like(ids), decoder_input_ids=start).logits
             for ids in (torch.tensor([[5, 5]]), torch.tensor([[8, 9]]))
         )
     assert float((one - other).abs().max()) > 1e-2
+
+
+def test_siglip_does_read_its_vector_at_the_padding():
+    texts = {**CLIP_TEXT, "hidden_size": 32}
+    torch.manual_seed(0)
+    model = transformers.SiglipTextModel(transformers.SiglipTextConfig(**texts)).eval()
+    assert not same_padded_right(model, "pooler_output", under=0)
+    assert fails(model, "padding-right")
+
+
+def test_gpt2_for_classification_does_find_the_last_token_by_the_paddings_id():
+    kind, _, values = TWELVE["gpt2"]
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(**values)
+    model = transformers.GPT2ForSequenceClassification(config).eval()
+    assert kind == "GPT2LMHeadModel" and same_padded_right(model, "logits", under=0)
+    assert not same_padded_right(model, "logits", under=5)
+    assert fails(model, "under-padding")
+
+
+def same_padded_right(model: Any, output: str, under: int) -> bool:
+    """Is one row what it is with a hidden token after it? By transformers alone."""
+    with torch.no_grad():
+        alone = model(torch.tensor([[7, 30, 98]]))[output]
+        mask = torch.tensor([[1, 1, 1, 0]])
+        padded = model(torch.tensor([[7, 30, 98, under]]), attention_mask=mask)[output]
+    return torch.allclose(alone, padded, atol=1e-4)
+
+
+def fails(model: Any, law: str) -> bool:
+    return check(model, laws=[law])[0].verdict == "fail"
+
+
+def test_mamba_in_chunks_is_not_mamba_in_one_pass():
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 4}
+    model = transformers.MambaForCausalLM(transformers.MambaConfig(**sizes)).eval()
+    ids = torch.tensor([[1, 8, 15, 22, 29, 36]])
+    with torch.no_grad():
+        whole = model(ids, use_cache=False).logits
+        first = model(ids[:, :4], use_cache=True)
+        second = model(ids[:, 4:], cache=first.cache, use_cache=True)
+    assert float((second.logits - whole[:, 4:]).abs().max()) > 1e-4
+    finding = check(model, laws=["cache"])[0]
+    assert finding.verdict == "fail" and finding.smallest["chunk"] == 2
 
 
 def test_gpt2_is_told_what_to_do_about_left_padding():
@@ -114,12 +161,9 @@ def test_gpt2_is_told_what_to_do_about_left_padding():
 
 def test_rounding_is_no_leak():
     """Experts compute the tokens that they are given: another token, another order of sums."""
-    from transformers import MixtralConfig, MixtralForCausalLM
-
-    from tests.inspection.twelve import LLAMA
-
     torch.manual_seed(0)
-    model = MixtralForCausalLM(MixtralConfig(**LLAMA, num_local_experts=4)).eval()
+    config = transformers.MixtralConfig(**LLAMA, num_local_experts=4)
+    model = transformers.MixtralForCausalLM(config).eval()
     finding = check(model, laws=["future"])[0]
     assert finding.verdict == "pass" and "rounding" in finding.sentence
 
@@ -157,13 +201,11 @@ def test_only_the_laws_that_are_named_are_tried():
 def test_what_nobody_can_read_is_refused():
     with pytest.raises(UserError, match="does not know how a Linear is read"):
         check(nn.Linear(2, 2))
-    from transformers import Wav2Vec2Config, Wav2Vec2Model
-
-    small = Wav2Vec2Config(
+    small = transformers.Wav2Vec2Config(
         hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
     )
     with pytest.raises(UserError, match="Wav2Vec2Model reads input_values; check feeds tokens"):
-        check(Wav2Vec2Model(small))
+        check(transformers.Wav2Vec2Model(small))
 
 
 def test_a_model_that_stops_is_a_finding_not_a_crash():

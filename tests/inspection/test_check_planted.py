@@ -6,8 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-pytest.importorskip("transformers")
-
 from everyhead.inspection.checks import check
 from everyhead.inspection.verdicts import Finding
 from everyhead.layers.cache import DecoderCache
@@ -66,6 +64,7 @@ def test_dropout_left_on():
     assert all("repeat" in f.sentence for f in others)
 
 
+@pytest.mark.slow
 def test_a_large_negative_number_in_a_wholly_masked_row():
     """-1e9, or the type's least number as transformers' eager attention has it."""
     assert "empty-row" not in failing(build("bart", attn_implementation="sdpa"))

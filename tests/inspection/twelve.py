@@ -1,12 +1,9 @@
 """Small random models of transformers, one line a family, for tests that must hold for all."""
 
-from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
-
-transformers = pytest.importorskip("transformers")
+import transformers
 
 TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 99}
 ENDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
@@ -81,6 +78,3 @@ def build(name: str, **changes: object) -> Any:
             elif parameter.requires_grad:  # Marian's sinusoids are no weights
                 parameter.mul_(4)
     return model
-
-
-Maker = Callable[..., Any]
