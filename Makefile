@@ -1,5 +1,5 @@
 # Needs Python 3.11+ with pip, git and make; everything else goes into .venv.
-#   make demo        train on the built-in corpus, translate, write runs/demo/index.html
+#   make demo        look into a published model, train one, write runs/demo/index.html
 #   make test        every test; test-fast leaves the slow ones out (under a minute)
 #   make lint        linter, formatter check, type check
 #   make bench       side by side with other toolkits; CORPORA=folder adds larger corpora
@@ -63,7 +63,7 @@ $(VENV)/python.stamp:
 	  exit 1; }
 	@touch $@
 
-$(VENV)/demo.stamp: EXTRAS = demo,train
+$(VENV)/demo.stamp: EXTRAS = demo,train,hf
 $(VENV)/test.stamp: EXTRAS = test
 $(VENV)/bench.stamp: EXTRAS = bench
 $(VENV)/%.stamp: $(VENV)/python.stamp pyproject.toml constraints.txt

@@ -6,6 +6,7 @@ same sentences. Whether the outputs agree is counted and printed.
 """
 
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from transformers import AutoModelForSeq2SeqLM
 from bench.timing import Row, System, rounds, rows_of
 from everyhead.data.batching import pad_rows
 from everyhead.data.pair_tokenizer import PairTokenizer
-from everyhead.generation.search import search
+from everyhead.generation.search import inference, search
+from everyhead.generation.workers import at_once
 from everyhead.models.prepare import prepare
 from everyhead.weights.folder import load
 
@@ -32,7 +34,7 @@ class Systems:
     def __init__(self, folder: Path, scratch: Path) -> None:
         self.threads = torch.get_num_threads()
         self.model, self.tokenizer = load(folder)
-        self.prepared = prepare(self.model)
+        self.prepared = {"fp32": prepare(self.model), "bf16": prepare(self.model, torch.bfloat16)}
         self.marian = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
         self.pad, self.eos = self.model.config.pad_id, self.model.config.eos_id
         self.converted = {
@@ -47,13 +49,23 @@ class Systems:
         converter.convert(str(out), quantization=kind, force=True)
         return out
 
-    def everyhead(self, batch: Ids, beam: int) -> Ids:
+    def everyhead(self, dtype: str, workers: int, batch: Ids, beam: int) -> Ids:
+        """One search on all threads, or one of a share of the batch on each of several."""
         torch.set_num_threads(self.threads)  # CTranslate2 sets the process's number
-        source, mask = pad_rows(batch, self.pad)
-        with torch.inference_mode():
+        size = -(-len(batch) // workers)
+        shares = [batch[i : i + size] for i in range(0, len(batch), size)]
+
+        def searched(share: Ids) -> Ids:
+            source, mask = pad_rows(share, self.pad)
             # eager: the same guess by which Hugging Face ends a beam search by default
-            found = search(self.prepared, source, mask, beam=beam, max_len=MAX_NEW, eager=True)
-        return [hypotheses[0].ids for hypotheses in found]
+            found = search(
+                self.prepared[dtype], source, mask, beam=beam, max_len=MAX_NEW, eager=True
+            )
+            return [hypotheses[0].ids for hypotheses in found]
+
+        with inference(self.model):
+            parts = list(at_once(searched, shares, torch.device("cpu")))
+        return [ids for part in parts for ids in part]
 
     def hugging_face(self, batch: Ids, beam: int) -> Ids:
         torch.set_num_threads(self.threads)
@@ -107,17 +119,18 @@ def _setting(
     workers = [(1, systems.threads)]
     if size > 1 and systems.threads > 1:
         workers.append((systems.threads, 1))
-    calls: dict[str, Any] = {
-        "everyhead fp32": systems.everyhead,
-        "Hugging Face fp32": systems.hugging_face,
-    }
-    for kind, path in systems.converted.items():
-        for inter, intra in workers:
+    calls: dict[str, Any] = {"Hugging Face fp32": systems.hugging_face}
+    for inter, intra in workers:
+        for dtype in systems.prepared:
+            calls[f"everyhead {dtype}, {inter} × {intra}"] = partial(
+                systems.everyhead, dtype, inter
+            )
+        for kind, path in systems.converted.items():
             translator = ctranslate2.Translator(
                 str(path), compute_type=kind, inter_threads=inter, intra_threads=intra
             )
-            calls[f"CTranslate2 {kind}, {inter} × {intra}"] = lambda batch, beam, t=translator: (
-                systems.ctranslate2(t, batch, beam)
+            calls[f"CTranslate2 {kind}, {inter} × {intra}"] = partial(
+                systems.ctranslate2, translator
             )
     outputs = {n: [row for b in batches for row in call(b, beam)] for n, call in calls.items()}
     timed = [
@@ -126,7 +139,8 @@ def _setting(
     ]
     seconds = rounds(timed, n_rounds)
     setting = f"batch {size}, {'greedy' if beam == 1 else f'beam {beam}'}"
-    tokens = sum(len(row) + 1 for row in outputs["everyhead fp32"])
+    mine = f"everyhead fp32, 1 × {systems.threads}"
+    tokens = sum(len(row) + 1 for row in outputs[mine])
     floats = {n: s for n, s in seconds.items() if "int8" not in n}
     rows = rows_of("translation", setting, floats, tokens, "tokens/s")
     rest = {n: s for n, s in seconds.items() if "int8" in n or n.startswith("everyhead")}
@@ -135,17 +149,15 @@ def _setting(
         for r in rows_of("translation", setting, rest, tokens, "tokens/s")
         if "int8" in r.system
     ]
-    ours = outputs["everyhead fp32"]
-    for name in ("Hugging Face fp32", f"CTranslate2 float32, 1 × {systems.threads}"):
-        equal = sum(a == b for a, b in zip(ours, outputs[name], strict=True))
-        share = round(100 * equal / len(ours), 1)
-        rows.append(Row("translation", setting, name, share, "% outputs equal to ours", None))
-    hugging_face = rows_of(
-        "translation",
-        setting,
-        {n: seconds[n] for n in ("everyhead fp32", "Hugging Face fp32")},
-        tokens,
-        "times Hugging Face",
-    )[0]
-    over = hugging_face.speed_over_best_peer
-    return [*rows, hugging_face._replace(value=over or 0.0, speed_over_best_peer=None)]
+    others = [n for n in outputs if n != mine and "int8" not in n]
+    for name in others:
+        equal = sum(a == b for a, b in zip(outputs[mine], outputs[name], strict=True))
+        share = round(100 * equal / len(outputs[mine]), 1)
+        rows.append(Row("translation", setting, name, share, "% outputs as ours in fp32", None))
+    pair = {n: s for n, s in seconds.items() if n[:9] == "everyhead" or n[:12] == "Hugging Face"}
+    best = next(
+        row
+        for row in rows_of("translation", setting, pair, tokens, "times Hugging Face")
+        if row.speed_over_best_peer is not None
+    )
+    return [*rows, best._replace(value=best.speed_over_best_peer or 0.0, speed_over_best_peer=None)]

@@ -4,8 +4,9 @@ import signal
 from pathlib import Path
 
 import pytest
+from transformers import BertConfig, BertModel, BertTokenizer
 
-from everyhead.cli import demo, progress
+from everyhead.cli import demo, first_look, progress
 from everyhead.training.metrics import read_rows
 from tests.cli.conftest import SMALL, everyhead, everything_in, refused
 
@@ -21,6 +22,19 @@ FEW = [
 ]
 
 
+def published(folder: Path) -> Path:
+    """A tiny encoder that reads the demo's two sentences, as its publisher would write it."""
+    words = sorted(set((first_look.RIVER + first_look.MONEY).lower().replace(".", " . ").split()))
+    folder.mkdir()
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
+    (folder / "vocab.txt").write_text("\n".join(vocabulary), encoding="utf-8", newline="\n")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = BertConfig(vocab_size=len(vocabulary), intermediate_size=32, **sizes)
+    BertModel(config).save_pretrained(folder)
+    BertTokenizer(str(folder / "vocab.txt")).save_pretrained(folder)
+    return folder
+
+
 @pytest.fixture(scope="module")
 def toured(tmp_path_factory: pytest.TempPathFactory):
     """A demo that was stopped and went on: its folder, and what was said each time."""
@@ -30,9 +44,12 @@ def toured(tmp_path_factory: pytest.TempPathFactory):
         if state.step == 3:
             signal.raise_signal(signal.SIGINT)
 
+    model = published(run.parent / "published")
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(first_look, "MODEL", str(model))
         patch.setattr(progress.TrainingDisplay, "stepped", stepped)
         stopped = everyhead("demo", "--run", run, *FEW)
+    assert stopped.out == f"{(run / 'look.html').resolve()}\n"  # seen before it trains
     assert not (run / "index.html").exists()
     return run, stopped, everyhead("demo", "--run", run)
 
@@ -77,6 +94,23 @@ def test_the_page_shows_scores_examples_pictures_and_whose_the_data_are(toured):
     assert {path.name for path in (run / "pictures").iterdir()} == {
         f"cross-attention-{i}.png" for i in range(3)
     }
+
+
+@pytest.mark.slow
+def test_the_page_holds_the_pages_of_the_published_model_and_of_its_own(toured):
+    run = toured[0]
+    page = (run / "index.html").read_text(encoding="utf-8")
+    assert page.count("<iframe") == 2 == page.count('sandbox="allow-scripts allow-downloads"')
+    assert first_look.RIVER in page and "Look inside this model" in page
+
+
+def test_without_the_published_model_the_demo_goes_on(tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.setattr(first_look, "MODEL", str(tmp_path / "nowhere"))
+    assert first_look.first_look(tmp_path / "run") is None
+    assert "left out" in capsys.readouterr().err and not (tmp_path / "run").exists()
+    monkeypatch.setattr(first_look, "find_spec", lambda name: None)
+    assert first_look.first_look(tmp_path / "run") is None
+    assert "everyhead[hf]" in capsys.readouterr().err
 
 
 @pytest.mark.slow

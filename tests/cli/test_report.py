@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from everyhead.cli.framed import Frame
 from everyhead.cli.report import write_report
 from everyhead.errors import UserError
 
@@ -155,3 +156,21 @@ def test_a_missing_picture_is_a_sentence_and_the_old_page_stays(tmp_path: Path):
     with pytest.raises(UserError, match="not a PNG"):
         page(tmp_path, curve=tmp_path / "text.png")
     assert (tmp_path / "run" / "index.html").read_text(encoding="utf-8") == before
+
+
+def test_a_framed_page_has_its_script_and_no_right_to_the_page_around_it(tmp_path: Path):
+    inner = (
+        "<meta content=\"default-src 'none'; script-src 'sha256-AbC+/1='; img-src data:\">"
+        f"<script>1</script>{EVIL}"
+    )
+    frame = Frame(EVIL, EVIL, inner)
+    reader = Reader(page(tmp_path, frames=[frame, frame]))
+    frames = [attributes for tag, attributes in reader.tags if tag == "iframe"]
+    assert [f["srcdoc"] for f in frames] == [inner, inner] and frames[0]["title"] == EVIL
+    assert all(f["sandbox"] == "allow-scripts allow-downloads" for f in frames)
+    policies = [a["content"] for tag, a in reader.tags if a.get("http-equiv")]
+    assert policies == [
+        "default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; "
+        "script-src 'sha256-AbC+/1='"
+    ]
+    assert "script" not in {tag for tag, _ in reader.tags}

@@ -27,11 +27,13 @@ def demo(
     changes: Changes = None,
     threads: Threads = None,
 ) -> int:
-    """Train on 4,352 everyday English-Chinese sentences, and write a page of what came out.
+    """Look into a published model, then train one on 4,352 everyday English-Chinese sentences.
 
-    Scores, translations, attention. It takes minutes; stopped, it goes on when called again;
-    done, it only prints the page's path.
+    The first page is there within a minute; one page then holds it, scores, translations and
+    attention. It takes minutes; stopped, it goes on when called again; done, it only prints the
+    page's path.
     """
+    from everyhead.cli.first_look import first_look
     from everyhead.cli.opened import open_run
     from everyhead.cli.train import train_run
     from everyhead.training.recipe import load_recipe
@@ -45,6 +47,8 @@ def demo(
         )
     _check_tools()
     recipe = run_recipe(run) if begun else load_recipe(DEMO, changes or [])
+    if not _page_is_current(run):
+        first_look(run)
     if not (begun and _complete(run, recipe)):
         code = train_run(recipe, run, resume=begun, threads=threads)
         if code:
@@ -59,6 +63,8 @@ def demo(
 def write_page(opened: "Opened", run: Path, recipe: "Recipe") -> Path:
     """Score the test set, translate the examples, draw, and write index.html."""
     from everyhead.cli.evaluate import scored
+    from everyhead.cli.first_look import CAPTION, first_look, translations_page
+    from everyhead.cli.framed import Frame
     from everyhead.cli.held_out import held_out
     from everyhead.cli.report import write_report
     from everyhead.files import atomic_write_json, read_json
@@ -67,6 +73,10 @@ def write_page(opened: "Opened", run: Path, recipe: "Recipe") -> Path:
     scores, found = scored(opened, source, references)
     atomic_write_json(run / "scores.json", scores)
     chosen = by_hash(source)[:N_EXAMPLES]
+    shown = [source[i] for i in chosen[:N_PICTURES]]
+    first, caption = first_look(run), "The model trained here, while it translates: hover, compare."
+    frames = [Frame("Look inside a published model", CAPTION, first)] if first else []
+    frames.append(Frame("Look inside this model", caption, translations_page(run, shown)))
     data = read_json(run / "data.json")
     return write_report(
         run / PAGE,
@@ -74,7 +84,8 @@ def write_page(opened: "Opened", run: Path, recipe: "Recipe") -> Path:
         facts=_facts(opened, recipe, data),
         scores={**scores, "signature": scores["bleu_signature"]},
         examples=[(source[i], references[i], found[i]) for i in chosen],
-        pictures=_pictures(opened, run, [source[i] for i in chosen[:N_PICTURES]]),
+        pictures=_pictures(opened, run, shown),
+        frames=frames,
         curve=run / "learning-curve.png",
         attribution=data["origin"].get("attribution", ""),
         commands=_commands(run, source[chosen[0]]),

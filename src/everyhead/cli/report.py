@@ -1,7 +1,8 @@
 """One page about a finished run: scores, learning curve, translations, attention.
 
-The page is a single file: pictures are data: URIs, the style is inline, and there is no script. All
-text that comes from data is escaped, and the page's own policy lets nothing else run or load.
+The page is a single file: pictures are data: URIs and the style is inline. All text that comes from
+data is escaped. It has no script; the pages of explorer/ within it have theirs, which the policy
+allows by its hash, and they are framed without any right to the page around them.
 """
 
 import base64
@@ -10,10 +11,12 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
+from everyhead.cli.framed import Frame, policy, section
 from everyhead.errors import UserError
 from everyhead.files import atomic_write_bytes
 
 Value = str | int | float | None
+
 
 PAGE = """<!doctype html>
 <html lang="en">
@@ -21,7 +24,7 @@ PAGE = """<!doctype html>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy"
- content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+ content="{policy}">
 <title>{title}</title>
 <style>{style}</style>
 </head>
@@ -73,6 +76,7 @@ figure > div { overflow-x: auto; background: #fff; text-align: center; }
 figure img { display: block; margin: 0 auto; max-width: 100%; height: auto; }
 figure.wide img { min-width: min(46rem, var(--natural)); }
 figcaption { padding: .7rem 1.1rem; color: var(--quiet); border-top: 1px solid var(--line); }
+iframe { width: 100%; height: 46rem; border: 1px solid var(--line); }
 pre { margin: 0; padding: .9rem 1.1rem; white-space: pre-wrap; }
 footer { margin-top: 2.6rem; padding-top: 1rem; border-top: 1px solid var(--line);
   color: var(--quiet); font-size: .88rem; white-space: pre-line; }
@@ -90,6 +94,7 @@ def write_report(
     curve: str | Path | None,
     attribution: str,
     commands: Sequence[str],
+    frames: Sequence[Frame] = (),
     languages: tuple[str, str] = ("en", "zh"),
 ) -> Path:
     """Writes index.html; an older page stays whole until the new one is.
@@ -102,22 +107,25 @@ def write_report(
         curve: the learning curve's PNG.
         attribution: who made the data, and its licence.
         commands: shell lines to go on with.
+        frames: pages of explorer/, each under its own title.
         languages: BCP 47 tags of source and target, so that browsers pick the right glyphs.
 
     Raises: UserError when a picture cannot be read or the page cannot be written.
     """
-    sections = [
+    parts = [
         _scores(scores),
         _curve(curve),
         _examples(examples, languages),
+        *map(section, frames),
         _pictures(pictures),
         _commands(commands),
     ]
     page = PAGE.format(
         title=escape(title),
+        policy=policy(frames),
         style=STYLE,
         facts=_facts(facts),
-        sections="\n".join(section for section in sections if section),
+        sections="\n".join(part for part in parts if part),
         attribution=escape(attribution),
     )
     # A lone surrogate cannot be written; it becomes a question mark.
