@@ -2,11 +2,13 @@
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 
 from everyhead.generation.workers import at_once
+from everyhead.layers import probe
 
 CPU = torch.device("cpu")
 
@@ -61,3 +63,16 @@ def test_what_is_not_wanted_any_more_is_not_begun() -> None:
     assert next(results) == 0
     results.close()
     assert len(begun) < 10 and torch.get_num_threads() == 2
+
+
+def test_who_looks_sees_all_of_it_in_one_thread() -> None:
+    class Looker:
+        def attention(self, module: object, parts: Any, mask: Any, attend: Any) -> Any:
+            return attend(parts, mask)
+
+    looker = Looker()
+    probe.attach(looker)
+    try:
+        assert list(at_once(threads_seen, range(3), CPU)) == [(i, 2) for i in range(3)]
+    finally:
+        probe.detach(looker)

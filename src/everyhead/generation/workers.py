@@ -1,7 +1,8 @@
 """Several searches at once: threads that compute with a share of the processor's cores each.
 
 While one search decides what to do next, which takes one core, another multiplies. What a search
-finds does not depend on its thread.
+finds does not depend on its thread. Who looks (layers/probe.py) looks in one thread: then there is
+one.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -9,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import torch
+
+from everyhead.layers import probe
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -22,7 +25,8 @@ def at_once(
 ) -> Iterator[Result]:
     """work(item) of each item, in their order; on a processor several at a time."""
     threads = torch.get_num_threads()
-    workers = min(threads, len(items), MOST) if device.type == "cpu" else 1
+    alone = device.type != "cpu" or probe.active()
+    workers = 1 if alone else min(threads, len(items), MOST)
     if workers < 2:
         yield from map(work, items)
         return
