@@ -215,8 +215,20 @@ def test_a_model_that_stops_is_a_finding_not_a_crash():
         raise RuntimeError("no\nmore")
 
     model.model.layers[1].register_forward_hook(stop)
-    finding = check(model, laws=["batch", "repeat"])[1]
+    for finding in check(model, laws=["batch", "repeat"]):
+        assert finding.verdict == "fail" and finding.sentence.endswith("RuntimeError: no more")
+        assert [len(row["tokens"]) for row in finding.smallest["rows"]] in ([1], [1, 1], [4, 4])
+
+    def stop_at_padding(model: nn.Module, _: Any, given: dict[str, Any]) -> None:
+        if given.get("attention_mask") is not None and not given["attention_mask"].all():
+            raise RuntimeError("no\nmore")
+
+    model = build("llama")
+    model.register_forward_pre_hook(stop_at_padding, with_kwargs=True)
+    finding = check(model, laws=["padding-right"])[0]
     assert finding.verdict == "fail" and finding.sentence.endswith("RuntimeError: no more")
+    assert [len(row["tokens"]) for row in finding.smallest["rows"]] == [1]
+    assert finding.smallest["padding"] == {"on": "right", "tokens": 1}
 
 
 class Averages(Subject):

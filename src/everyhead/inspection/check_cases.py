@@ -53,9 +53,18 @@ def padded(subject: Subject, *, left: bool) -> Iterator[Case]:
 def smallest(
     subject: Subject, largest: list[Case], cases: Iterator[Case] | list[Case], compare: Compare
 ) -> Failure | None:
-    """None if the large cases pass; else the first of the ascending ones that fails, or a large."""
+    """None if the large cases pass; else the first of the ascending ones that fails, or a large.
+
+    Raises whatever the model stops with, at the smallest case that stops it.
+    """
     for case in largest:
-        found = compare(subject, case)
+        try:
+            found = compare(subject, case)
+        except Exception:
+            for small in cases:
+                compare(subject, small)
+            compare(subject, case)
+            raise
         if found is None:
             continue
         for small in cases:

@@ -48,6 +48,7 @@ def repeat(subject: Subject) -> Failure | None:
     # Dropout may leave a short row as it was by chance, so each small one is tried a few times.
     cases = [Case((subject.row(n),)) for n in range(1, SMALL + 1) for _ in range(3)]
     failure = smallest(subject, [ordinary(subject)], cases, twice)
+    subject.memory["steady"] = failure is None
     if failure is None:
         return None
     batch = subject.batch(failure.case)

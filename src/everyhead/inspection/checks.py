@@ -20,7 +20,7 @@ from everyhead.inspection.check_compare import shown
 from everyhead.inspection.check_families import is_hugging_face
 from everyhead.inspection.check_hugging_face import HuggingFaceSubject
 from everyhead.inspection.check_own import EncoderDecoderSubject, Tools
-from everyhead.inspection.subjects import NotApplicable, Subject
+from everyhead.inspection.subjects import Case, NotApplicable, Subject
 from everyhead.inspection.verdicts import Failure, Finding
 
 
@@ -136,7 +136,7 @@ def one_by_one(subject: Subject, laws: Sequence[str]) -> Iterator[Finding]:
     for name in laws:
         if name == "repeat":
             yield first
-        elif first.verdict == "fail" and name != "ties":
+        elif not subject.memory.get("steady", True) and name != "ties":
             yield Finding(name, "not applicable", UNSTEADY)
         else:
             yield judged(name, subject)
@@ -179,7 +179,9 @@ def _judged(name: str, subject: Subject) -> Finding:
         raise
     except Exception as error:  # a model may stop with anything at all
         words = " ".join(str(error).split())[:300]
-        return Finding(name, "fail", f"The model stopped with {type(error).__name__}: {words}")
+        last: Case | None = subject.memory.get("last case")
+        words = f"The model stopped with {type(error).__name__}: {words}"
+        return Finding(name, "fail", words, None if last is None else last.described())
     if failure is None:
         return Finding(name, "pass", law.holds)
     if name != "repeat" and failure.difference.narrow and rounding(law, subject, failure):

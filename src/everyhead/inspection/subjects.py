@@ -209,6 +209,7 @@ class Subject:
 
     def batch(self, case: Case) -> Batch:
         """The case as tensors on the model's device."""
+        self.memory["last case"] = case  # what stopped the model, should it stop
         ids, real = {}, {}
         for side in self.sides:
             rows = [row[side.name] for row in case.rows]
