@@ -1,168 +1,113 @@
-"""everyhead look: which words each head of the decoder reads while it translates."""
+"""everyhead look: see every head of a model while it reads, translates or goes on with a text."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated
 
 import typer
 
-from everyhead.cli.options import Beam, Device, Run, Threads, utf8
-from everyhead.errors import UserError
+from everyhead.cli.look_pictures import (
+    FORMATS,
+    check_suffix,
+    compact,
+    cross_attention,
+    cross_attention_figure,
+    cross_attention_of,
+    first_view,
+    made_of,
+    scene_figure,
+    scene_values,
+    translated,
+)
+from everyhead.cli.options import Beam, Device, Threads, utf8
+from everyhead.files import atomic_write_text
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+__all__ = ["cross_attention", "cross_attention_figure", "cross_attention_of", "look", "translated"]
 
-    from everyhead.cli.opened import Opened
-    from everyhead.generation.translate import Translation
-
-FORMATS = (".png", ".svg", ".pdf")
-
-
-class CrossAttention(NamedTuple):
-    """One (H, T, S) array a layer, and the texts of its rows and columns."""
-
-    layers: list[Any]
-    written: list[str]
-    read: list[str]
+PAGE = Path("look.html")
 
 
 def look(
-    run: Run,
-    sentence: Annotated[str, typer.Argument(metavar="SENTENCE", help="The sentence to translate.")],
-    translation: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="Look at this translation, not at the model's own."),
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A run's folder, like runs/demo; a Hugging Face folder or a name on its Hub.",
+        ),
+    ],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What the model is to read.")],
+    second: Annotated[
+        str | None, typer.Argument(metavar="TEXT2", help="A second text, to compare with.")
     ] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where the page goes; by default look.html.")
+    ] = None,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Serve the page here, so that it can be typed into.")
+    ] = False,
     png: Annotated[
-        Path, typer.Option(metavar="FILE", help="Where the picture goes: .png, .svg or .pdf.")
-    ] = Path("look.png"),
+        Path | None, typer.Option(metavar="FILE", help="Draw a picture: .png, .svg or .pdf.")
+    ] = None,
+    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw a picture: .svg.")] = None,
+    json: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the numbers as JSON.")
+    ] = None,
     layer: Annotated[
-        int | None, typer.Option(metavar="N", help="One decoder layer alone, counted from 0.")
+        int | None, typer.Option(metavar="N", help="One layer alone, counted from 0.")
     ] = None,
     head: Annotated[
         int | None, typer.Option(metavar="N", help="One head alone, counted from 0.")
     ] = None,
+    pair: Annotated[
+        bool, typer.Option("--pair", help="TEXT2 is the second sentence of the same input.")
+    ] = False,
+    translation: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Look at this translation, not at the model's own."),
+    ] = None,
+    image: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The picture, for models that look at one.")
+    ] = None,
+    port: Annotated[int, typer.Option(metavar="N", help="Where --serve listens.")] = 8765,
+    address: Annotated[
+        str, typer.Option(metavar="IP", help="Where --serve listens; others may then ask, too.")
+    ] = "127.0.0.1",
     beam: Beam = None,
     device: Device = "cpu",
     threads: Threads = None,
 ) -> None:
-    """Translate a sentence and draw what every head of the cross-attention reads.
+    """Run a model on a text and see what every head of every layer looks at.
 
-    One row a decoder layer, one panel a head; --layer and --head choose. The translation and the
-    picture's path are printed.
+    By default one page is written that needs nothing else. What the model made of the text, if it
+    writes any, and the paths of what was written are printed.
     """
-    from everyhead.cli.opened import open_run
+    for option, path, suffixes in (
+        ("--png", png, FORMATS),
+        ("--svg", svg, (".svg",)),
+        ("--json", json, (".json",)),
+        ("--html", html, (".html", ".htm")),
+    ):
+        if path is not None:
+            check_suffix(option, path, suffixes)
+    from everyhead.cli.asked import Wanted, open_session
+    from everyhead.explorer.page import write
     from everyhead.inspection.figures import save_figure
 
-    sentence = utf8(sentence)
-    if not sentence.strip():
-        raise UserError("The sentence is blank: there is nothing to look at.")
-    if png.suffix.lower() not in FORMATS:
-        raise UserError(f"--png {png} must end in {', '.join(FORMATS)}.")
-    opened = open_run(run, device=device, threads=threads)
-    text = translation
-    if translation is not None:
-        ids = opened.tokenizer.target.encode(utf8(translation))
-        seen = cross_attention(opened, sentence, ids)
-    else:
-        found = translated(opened, sentence, beam)
-        text, seen = found.text, cross_attention_of(opened, sentence, found)
-    figure = cross_attention_figure(seen, layer=layer, head=head)
-    print(text)
-    print(save_figure(figure, png))
+    wanted = Wanted(utf8(text), second and utf8(second), translation and utf8(translation), pair)
+    wanted.check()
+    session = open_session(model, image=image, beam=beam, device=device, threads=threads)
+    scenes = wanted.scenes(session, serve=serve)
+    state = first_view(scenes[0], layer, head)
+    for scene in scenes:
+        print(made_of(scene), end="")
+    for path in (png, svg):
+        if path is not None:
+            print(save_figure(scene_figure(scenes[0], layer=layer, head=head), path))
+    if json is not None:
+        atomic_write_text(json, compact(scene_values(scenes, layer=layer, head=head)))
+        print(json)
+    if html is not None or not (png or svg or json or serve):
+        print(write(scenes, html or PAGE, state=state))
+    if serve:
+        from everyhead.cli.serving import serve_page
 
-
-def translated(opened: "Opened", sentence: str, beam: int | None = None) -> "Translation":
-    """The model's best translation of the sentence, searched as its recipe says."""
-    from everyhead.generation.translate import Options, translate_stream
-
-    settings = opened.evaluation
-    options = Options(
-        beam=settings.beam if beam is None else beam, length_penalty=settings.length_penalty
-    )
-    one_line = " ".join(sentence.split("\n"))
-    return next(translate_stream(opened.model, opened.tokenizer, [one_line], options))[0]
-
-
-def cross_attention_of(opened: "Opened", sentence: str, found: "Translation") -> CrossAttention:
-    """What the model read while it wrote this translation, piece by piece as it wrote it."""
-    return cross_attention(opened, sentence, found.hypothesis.ids, ended=found.hypothesis.ended)
-
-
-def cross_attention(
-    opened: "Opened", sentence: str, target: list[int], *, ended: bool = True
-) -> CrossAttention:
-    """Rows are the pieces written, each the query that produced it; columns the pieces read.
-
-    Raises:
-        UserError: a text that is too long for the model.
-    """
-    import torch
-
-    from everyhead.inspection.trace import record
-
-    model, tokenizer = opened.model, opened.tokenizer
-    config = model.config
-    source = tokenizer.source.encode(" ".join(sentence.split("\n")))
-    longest = max(len(source) + 1, len(target) + ended)
-    if longest > config.max_len:
-        raise UserError(
-            f"The text has {longest} pieces and the model takes {config.max_len}: look at a "
-            "shorter one."
-        )
-    device = next(model.parameters()).device
-    source_ids = torch.tensor([[*source, config.eos_id]], device=device)
-    target_in = torch.tensor([[config.pad_id, *target][: len(target) + ended]], device=device)
-    with torch.inference_mode(), record(model) as trace:
-        model.hidden(source_ids, target_in)
-    places = [f"decoder.{i}.cross_attn" for i in range(config.n_decoder_layers)]
-    end = "(end)"
-    return CrossAttention(
-        [trace[place].weights()[0].cpu().numpy() for place in places],
-        tokenizer.target.pieces_to_spans(target) + [end] * ended,
-        [*tokenizer.source.pieces_to_spans(source), end],
-    )
-
-
-def cross_attention_figure(
-    seen: CrossAttention, *, layer: int | None = None, head: int | None = None
-) -> "Figure":
-    """A grid, one row a layer and one panel a head; or the one layer, the one head.
-
-    Raises:
-        UserError: no such layer or head.
-    """
-    from everyhead.inspection.figures import attention_figure, attention_grid
-
-    layers, written, read = seen
-    chosen = _chosen("layer", layer, len(layers))
-    heads = _chosen("head", head, layers[0].shape[0])
-    if len(chosen) == 1:
-        matrices = layers[chosen[0]][heads]
-        title = f"decoder.{chosen[0]}.cross_attn"
-        return attention_figure(
-            matrices,
-            written,
-            read,
-            title=title,
-            heads=heads,
-            query_name="written",
-            key_name="read",
-        )
-    rows = [(f"decoder.{i}.cross_attn", layers[i][heads]) for i in chosen]
-    return attention_grid(
-        rows,
-        written,
-        read,
-        title="cross-attention",
-        heads=heads,
-        query_name="written",
-        key_name="read",
-    )
-
-
-def _chosen(what: str, number: int | None, n: int) -> list[int]:
-    if number is None:
-        return list(range(n))
-    if not 0 <= number < n:
-        raise UserError(f"There is no {what} {number}; the model has {n}, counted from 0.")
-    return [number]
+        serve_page(session, scenes, state, address=address, port=port)

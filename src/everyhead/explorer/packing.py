@@ -17,13 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from everyhead.explorer.factors import pack_factors
-from everyhead.explorer.scene import Bools, Floats, Group, HeadParts
+from everyhead.explorer.scene import Bools, Floats, Group, HeadParts, Layer
 
 FINE, COARSE = 255, 128
 # A page whose heads have more cells than this altogether is packed coarsely.
 MANY_CELLS = 4_000_000
 # Up to so many numbers, q, k and v are in the page too.
 MANY_PARTS = 1_500_000
+# Longer texts are looked at in windows, their thumbnails taken from some of their rows.
+LONG = 1500
 THUMB = 40
 HIDDEN = 255  # in a thumbnail: nothing there may be looked at
 
@@ -98,6 +100,13 @@ def thumbnail(weights: Floats, visible: Bools) -> NDArray[np.uint8]:
     return np.where(pooled < 0, HIDDEN, shades).astype(np.uint8)
 
 
+def far_thumbnail(layer: Layer, head: int, shape: tuple[int, int]) -> NDArray[np.uint8]:
+    """As `thumbnail`, of THUMB rows spread over a text that is too long to look at all of them."""
+    rows = _edges(shape[0])
+    weights, visible = layer.head(head, rows), layer.visible(head, rows)
+    return thumbnail(weights, visible)
+
+
 def _edges(n: int) -> NDArray[np.int64]:
     return np.unique(np.arange(min(n, THUMB)) * n // min(n, THUMB))
 
@@ -122,9 +131,9 @@ def _numbers(array: Floats | None, blobs: Blobs) -> dict[str, Any] | None:
 
 
 def pack_group(
-    group: Group, blobs: Blobs, *, levels: int = FINE, whole: bool = True, with_parts: bool = False
+    group: Group, blobs: Blobs, *, levels: int = FINE, with_parts: bool = False
 ) -> dict[str, Any]:
-    """The group as the page reads it. `whole`: with every head, not thumbnails alone."""
+    """The group as the page reads it, with every head."""
     masks: list[dict[str, Any] | None] = []
     layers, thumbs = [], []
     for layer in group.layers:
@@ -135,13 +144,36 @@ def pack_group(
             if mask not in masks:
                 masks.append(mask)
             entry: dict[str, Any] = {"mask": masks.index(mask)}
-            if whole:
-                parts = layer.parts(head)
-                entry |= pack_head(weights, visible, blobs, levels=levels, parts=parts)
-                entry["parts"] = pack_parts(parts, blobs) if with_parts else None
+            parts = layer.parts(head)
+            entry |= pack_head(weights, visible, blobs, levels=levels, parts=parts)
+            entry["parts"] = pack_parts(parts, blobs) if with_parts else None
             heads.append(entry)
             thumbs.append(thumbnail(weights, visible))
         layers.append({"name": layer.name, "heads": heads})
+    return _table(group, layers, masks, thumbs, blobs)
+
+
+def pack_lazily(group: Group, blobs: Blobs) -> dict[str, Any]:
+    """The group with thumbnails alone: the served page asks for heads when they are shown."""
+    shape = (len(group.rows), len(group.columns))
+    layers, thumbs = [], []
+    for layer in group.layers:
+        for head in range(layer.n_heads):
+            if shape[0] * shape[1] > LONG**2:
+                thumbs.append(far_thumbnail(layer, head, shape))
+            else:
+                thumbs.append(thumbnail(layer.head(head), layer.visible(head)))
+        layers.append({"name": layer.name, "heads": [{} for _ in range(layer.n_heads)]})
+    return _table(group, layers, [], thumbs, blobs)
+
+
+def _table(
+    group: Group,
+    layers: list[dict[str, Any]],
+    masks: list[dict[str, Any] | None],
+    thumbs: list[NDArray[np.uint8]],
+    blobs: Blobs,
+) -> dict[str, Any]:
     return {
         "name": group.name,
         "kind": group.kind,

@@ -8,7 +8,7 @@ base64; the script puts every token into the page as a text node.
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,10 @@ from everyhead.explorer.packing import (
     Blobs,
     cells,
     pack_group,
+    pack_lazily,
     part_numbers,
 )
-from everyhead.explorer.scene import Scene
+from everyhead.explorer.scene import Group, Scene
 from everyhead.files import atomic_write_bytes
 
 PAGE = """<!doctype html>
@@ -47,21 +48,30 @@ PAGE = """<!doctype html>
 """
 
 
-def write(scenes: Scene | Sequence[Scene], path: str | Path) -> Path:
+def write(
+    scenes: Scene | Sequence[Scene], path: str | Path, *, state: Mapping[str, Any] | None = None
+) -> Path:
     """Write the page; an older one at `path` stays whole until the new one is.
+
+    state: what it shows first, as in its address after `#`: {"view": "head", "layer": 3}.
 
     Raises:
         UserError: the file cannot be written.
     """
-    text = html([scenes] if isinstance(scenes, Scene) else scenes)
+    text = html([scenes] if isinstance(scenes, Scene) else scenes, state=state)
     atomic_write_bytes(path, text.encode("utf-8"))
     return Path(path)
 
 
-def html(scenes: Sequence[Scene], *, connect: str = "'none'", served: bool = False) -> str:
-    """The page as text. `connect`: where the script may send requests (the served page)."""
+def html(scenes: Sequence[Scene], *, state: Mapping[str, Any] | None = None) -> str:
+    """The saved page as text."""
     blobs = Blobs()
-    page = {"version": 1, "served": served, "scenes": packed(scenes, blobs)}
+    page = {"version": 1, "state": dict(state or {}), "scenes": packed(scenes, blobs)}
+    return filled(page, blobs)
+
+
+def filled(page: Mapping[str, Any], blobs: Blobs, *, connect: str = "'none'") -> str:
+    """The page around its data. `connect`: where the script may send requests."""
     script, style = joined.script(), joined.read("style.css")
     stored = "\n".join(
         f'<script type="text/plain" id="blob-{i}">{text}</script>'
@@ -76,26 +86,36 @@ def html(scenes: Sequence[Scene], *, connect: str = "'none'", served: bool = Fal
     )
 
 
-def packed(scenes: Sequence[Scene], blobs: Blobs) -> list[dict[str, Any]]:
-    """The scenes as the page's script reads them, their matrices in `blobs`."""
+def packed(
+    scenes: Sequence[Scene], blobs: Blobs, *, most_cells: int | None = None
+) -> list[dict[str, Any]]:
+    """The scenes as the page's script reads them, their matrices in `blobs`.
+
+    most_cells: a scene with more cells leaves its heads to be asked for (the served page).
+    """
     groups = [group for scene in scenes for group in scene.groups]
     levels = COARSE if sum(map(cells, groups)) > MANY_CELLS else FINE
     with_parts = sum(map(part_numbers, groups)) <= MANY_PARTS
-    return [
-        {
+
+    def pack(group: Group, *, lazily: bool) -> dict[str, Any]:
+        if lazily:
+            return pack_lazily(group, blobs)
+        return pack_group(group, blobs, levels=levels, with_parts=with_parts)
+
+    found = []
+    for scene in scenes:
+        lazily = most_cells is not None and sum(map(cells, scene.groups)) > most_cells
+        entry = {
             "title": scene.title,
             "model": scene.model,
             "texts": scene.texts,
             "notes": scene.notes,
             "output": scene.output,
             "walk": None if scene.walk is None else scene.walk(),
-            "groups": [
-                pack_group(group, blobs, levels=levels, with_parts=with_parts)
-                for group in scene.groups
-            ],
+            "groups": [pack(group, lazily=lazily) for group in scene.groups],
         }
-        for scene in scenes
-    ]
+        found.append(entry)
+    return found
 
 
 def json_text(value: Any) -> str:

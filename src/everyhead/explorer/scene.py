@@ -18,6 +18,7 @@ from everyhead.errors import UserError
 Floats = NDArray[np.float32]
 Bools = NDArray[np.bool_]
 Kind = Literal["self", "cross"]
+Rows = NDArray[np.int64] | None
 
 
 class HeadParts(NamedTuple):
@@ -36,12 +37,12 @@ class Layer(Protocol):
     name: str
     n_heads: int
 
-    def head(self, head: int) -> Floats:
-        """Weights (T, S)."""
+    def head(self, head: int, rows: Rows = None) -> Floats:
+        """Weights (T, S), or of these rows alone."""
         ...
 
-    def visible(self, head: int) -> Bools:
-        """(T, S), True = may look."""
+    def visible(self, head: int, rows: Rows = None) -> Bools:
+        """(T, S), True = may look, or of these rows alone."""
         ...
 
     def parts(self, head: int) -> HeadParts | None:
@@ -69,13 +70,13 @@ class Matrices:
         if not np.isfinite(self._weights).all() or self._weights.min() < 0:
             raise UserError(f"{name} has weights that are negative or infinite; a weight is 0 … 1.")
 
-    def head(self, head: int) -> Floats:
-        """Weights (T, S), 0 where hidden."""
-        return self._weights[head]
+    def head(self, head: int, rows: Rows = None) -> Floats:
+        """Weights (T, S), 0 where hidden, or of these rows alone."""
+        return self._weights[head] if rows is None else self._weights[head][rows]
 
-    def visible(self, head: int) -> Bools:
-        """(T, S), True = may look."""
-        return self._seen[head]
+    def visible(self, head: int, rows: Rows = None) -> Bools:
+        """(T, S), True = may look, or of these rows alone."""
+        return self._seen[head] if rows is None else self._seen[head][rows]
 
     def parts(self, head: int) -> HeadParts | None:
         """Unknown: there are only weights."""
@@ -108,7 +109,8 @@ class Scene:
     """One pass of one model over one input.
 
     walk: the equations with this model's own numbers (explorer/walk.py); notes: sentences that
-    the reader should see above the pictures; output: what the model made of it.
+    the reader should see above the pictures; output: what the model made of it; states: (T, C)
+    after the last layer, to tell what a change does.
     """
 
     title: str
@@ -118,6 +120,7 @@ class Scene:
     notes: list[str] = field(default_factory=list)
     output: dict[str, Any] | None = None
     walk: Callable[[], dict[str, Any]] | None = None
+    states: Floats | None = None
 
     def __post_init__(self) -> None:
         if not self.groups:

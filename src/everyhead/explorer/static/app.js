@@ -7,6 +7,7 @@ import { head } from "./head.js";
 import { live, makeLive } from "./live.js";
 import { overview } from "./overview.js";
 import { overviewShown } from "./shown.js";
+import { effectOf } from "./statistics.js";
 import { State, within } from "./state.js";
 import { Archive } from "./unpack.js";
 import { walk } from "./walk.js";
@@ -16,10 +17,11 @@ const VIEWS = { overview, head, compare, walk, live };
 
 export async function start() {
   const page = JSON.parse(document.getElementById("page").textContent);
-  const blobs = (id) => page.blobs?.[id] ?? document.getElementById(`blob-${id}`).textContent;
-  const app = { page, archive: new Archive(blobs), drawing: Promise.resolve() };
+  const later = new Map(); // what a served page was sent after its first scenes
+  const blobs = (id) => later.get(id) ?? document.getElementById(`blob-${id}`).textContent;
+  const app = { page, later, archive: new Archive(blobs), drawing: Promise.resolve() };
+  app.state = new State(page.state ?? {}, () => draw(app));
   app.live = page.served ? makeLive(app) : null;
-  app.state = new State(() => draw(app));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => draw(app));
   let width = innerWidth;
   window.addEventListener("resize", () => {
@@ -51,15 +53,24 @@ async function redraw(app) {
   const view = viewOf(app, scene);
   const root = el("main", { id: "main" });
   const context = { ...app, scene, app, room: Math.min(innerWidth - 32, 1500), shown: null };
-  context.effectOf = () => null;
+  context.effectOf = ({ group, layer, head: h }) => effectOf(group, layer, h);
   const top = header(app, scene, view, context);
   await VIEWS[view](root, context);
   const focused = document.activeElement?.id;
+  const cursor = document.activeElement?.selectionStart;
   const places = document.getElementById("app");
-  places.replaceChildren(top, root, footer(page));
+  places.replaceChildren(top, root, footer());
   document.body.dataset.ready = `${view}-${app.wanted}`;
-  if (focused) document.getElementById(focused)?.focus();
+  if (focused) refocus(document.getElementById(focused), cursor);
   context.after?.();
+}
+
+/** The same field keeps the cursor where it was. */
+function refocus(field, cursor) {
+  field?.focus();
+  if (field && typeof cursor === "number" && field.setSelectionRange) {
+    field.setSelectionRange(cursor, cursor);
+  }
 }
 
 function viewOf({ state, page }, scene) {
@@ -135,6 +146,6 @@ function exportsOf(context) {
   });
 }
 
-function footer(page) {
+function footer() {
   return el("footer", {}, el("p", { class: "quiet" }, say("precise", { n: 255 })));
 }

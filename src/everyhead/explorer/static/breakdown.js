@@ -21,9 +21,9 @@ export function breakdown(data, [t, s], parts, context) {
   if (parts.bias) lines.push([say("biasAdded"), `+ ${number(parts.bias[i])} = ${number(score)}`]);
   lines.push([
     "softmax",
-    `exp(${number(score)}) / Σ exp = ${number(Math.exp(score - total.peak))} / ${number(total.sum)} = ${number(
-      Math.exp(score - total.peak) / total.sum,
-    )}`,
+    `exp(${number(score)} − ${number(total.peak)}) / Σ exp(… − ${number(total.peak)}) = ` +
+      `${number(Math.exp(score - total.peak))} / ${number(total.sum)} = ` +
+      number(Math.exp(score - total.peak) / total.sum),
   ]);
   const list = el("dl", { class: "equation" });
   for (const [name, text] of lines) list.append(el("div", {}, el("dt", {}, name), el("dd", {}, text)));
@@ -33,8 +33,8 @@ export function breakdown(data, [t, s], parts, context) {
   if (local !== null) {
     whole.append(el("p", {}, say("withoutKey", { share: number(100 * local, 1) })));
   }
-  const effect = context.effectOf?.();
-  if (effect) whole.append(el("p", { class: "quiet" }, effect));
+  const effect = context.effectOf(context.at);
+  if (effect) whole.append(el("p", {}, effect));
   whole.append(el("p", { class: "quiet" }, say("notExplanation")));
   return whole;
 }

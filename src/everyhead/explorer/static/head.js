@@ -8,13 +8,16 @@ import { within } from "./state.js";
 import { nameOf, statisticsOf, valueOf } from "./statistics.js";
 import { groupTitle, headName, say, statisticName } from "./words.js";
 
+const LONG = 1500;
+
 export async function head(root, context) {
   const { scene, state, archive } = context;
   const where = place(scene, state);
   const { group, layer, head: h } = where;
   root.append(controls(context, where));
-  const unpacked = await archive.head(group, layer, h);
-  const data = { ...unpacked, rows: group.rows, columns: group.columns };
+  context.at = where;
+  const data = await dataOf(context, where);
+  if (data.window) root.append(windowControls(context, group, data.window));
   const facts = el("div", { class: "card facts" });
   const details = el("section", { class: "card details", "aria-live": "polite" });
   const show = state.get("show");
@@ -29,11 +32,12 @@ export async function head(root, context) {
   async function cellShown(cell, kept) {
     if (!cell) return tell("row", state.get("row"));
     showRow(details, data, cell[0], cell[1]);
-    if (kept) {
-      const parts = await archive.parts(group, layer, h);
-      details.append(breakdown(data, cell, parts, context));
-      await context.live?.effect?.(details, { group, layer, head: h, cell });
-    }
+    if (!kept || data.window) return;
+    const mine = (details.turn = (details.turn ?? 0) + 1);
+    const parts = await archive.parts(group, layer, h);
+    if (details.turn !== mine) return;
+    details.append(breakdown(data, cell, parts, context));
+    await context.live?.effect(details, { group, layer, head: h, cell });
   }
   facts.append(...factsOf(group, layer, h));
   const views = el("div", { class: `views ${show}` });
@@ -46,6 +50,54 @@ export async function head(root, context) {
     else await cellShown([row, column], true);
   } else tell("row", row);
   context.shown = { kind: "head", data, title: titleOf(group, layer, h), where, peak };
+}
+
+/** All of a head; of a long text in the served page a window. */
+async function dataOf({ archive, state }, { group, layer, head: h }) {
+  const long = Math.max(group.rows.length, group.columns.length) > LONG;
+  if (!long || group.layers[layer].heads[h].form) {
+    const unpacked = await archive.head(group, layer, h);
+    return { ...unpacked, rows: group.rows, columns: group.columns };
+  }
+  const found = await archive.remote(group, layer, h, state.get("top"), state.get("left"));
+  const cut = (texts, start, size) => texts.slice(start, start + size).map((text) => text);
+  return {
+    weights: found.weights,
+    mask: found.mask,
+    rows: cut(group.rows, found.row, found.size[0]),
+    columns: cut(group.columns, found.column, found.size[1]),
+    window: found,
+    all: group.columns,
+  };
+}
+
+/** Where the window stands, and steps to the next one. */
+function windowControls({ state }, group, window) {
+  const field = (name, label, start, count) => {
+    const input = el("input", {
+      type: "number",
+      min: 0,
+      max: count - 1,
+      value: start,
+      id: `window-${name}`,
+      onchange: () => state.set({ [name]: Number(input.value), row: -1, column: -1 }),
+    });
+    return el("label", { class: "choice" }, el("span", {}, label), input);
+  };
+  const [m, n] = [group.rows.length, group.columns.length];
+  const along = (by) => {
+    const top = Math.max(0, Math.min(m - 1, window.row + by));
+    state.set({ top, left: Math.max(0, Math.min(n - 1, window.column + by)), row: -1, column: -1 });
+  };
+  return el(
+    "div",
+    { class: "bar" },
+    el("span", { class: "quiet" }, say("windowOf", { m, n, a: window.size[0], b: window.size[1] })),
+    field("top", say("fromRow"), window.row, m),
+    field("left", say("fromColumn"), window.column, n),
+    button(say("earlier"), () => along(-window.size[0])),
+    button(say("later"), () => along(window.size[0])),
+  );
 }
 
 export function titleOf(group, layer, h) {
@@ -144,6 +196,7 @@ function showRow(details, data, t, marked = -1) {
     details.replaceChildren(el("p", { class: "quiet" }, say("chooseToken")));
     return;
   }
+  if (data.window) return showWindowRow(details, data, t);
   const n = data.columns.length;
   const cells = data.columns.map((_, s) => [s, data.weights[t * n + s], !data.mask || data.mask[t * n + s]]);
   const seen = cells.filter((cell) => cell[2]).sort((a, b) => b[1] - a[1]);
@@ -155,6 +208,12 @@ function showRow(details, data, t, marked = -1) {
   if (hiddenCount) notes.push(say("hiddenN", { n: hiddenCount }));
   if (!seen.length) notes.push(say("nothingVisible"));
   if (notes.length) details.append(el("p", { class: "quiet" }, notes.join(" · ")));
+}
+
+/** Of a long text: the strongest keys anywhere, not in the window alone. */
+function showWindowRow(details, data, t) {
+  const title = el("h2", {}, token(data.rows[t]), ` (${data.window.row + t}) ${say("reads")}`);
+  details.replaceChildren(title, ranking(data.all, data.window.tops[t], -1));
 }
 
 function showColumn(details, data, s) {

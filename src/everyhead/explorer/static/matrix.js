@@ -4,7 +4,7 @@ import { hatch, named, picture, ramp } from "./colour.js";
 import { announce, button, el, number } from "./dom.js";
 import { say } from "./words.js";
 
-const LARGEST = 30;
+const LARGEST = 42;
 const LABEL = 110;
 
 /** Room beside and above the cells for the longest labels. */

@@ -8,6 +8,8 @@ const FIRST = {
   head: 0,
   row: -1,
   column: -1,
+  top: 0,
+  left: 0,
   stat: "matrix",
   lang: "",
   theme: "",
@@ -16,6 +18,7 @@ const FIRST = {
   a: "",
   b: "",
   mix: "one",
+  heads: "",
   special: 1,
   from: "all",
   to: "all",
@@ -23,8 +26,10 @@ const FIRST = {
 };
 
 export class State {
-  constructor(onchange) {
-    this.values = { ...FIRST };
+  /** `first`: what this page shows before anything is chosen. */
+  constructor(first, onchange) {
+    this.first = { ...FIRST, ...first };
+    this.values = { ...this.first };
     this.onchange = onchange;
     this.read();
     window.addEventListener("hashchange", () => {
@@ -51,7 +56,7 @@ export class State {
   text() {
     const told = new URLSearchParams();
     for (const [name, value] of Object.entries(this.values)) {
-      if (String(value) !== String(FIRST[name])) told.set(name, value);
+      if (String(value) !== String(this.first[name])) told.set(name, value);
     }
     return `#${told}`;
   }
@@ -59,8 +64,8 @@ export class State {
   /** Take the address as it is now; true when something differs. */
   read() {
     const told = new URLSearchParams(location.hash.slice(1));
-    const next = { ...FIRST };
-    for (const [name, first] of Object.entries(FIRST)) {
+    const next = { ...this.first };
+    for (const [name, first] of Object.entries(this.first)) {
       if (!told.has(name)) continue;
       const value = told.get(name);
       const whole = Number.parseInt(value, 10);

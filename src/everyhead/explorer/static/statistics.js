@@ -1,5 +1,14 @@
 // What is said of a head, and the head's name where it has one.
 
+import { number } from "./dom.js";
+import { say } from "./words.js";
+
+/** What switching the head off does, as a sentence; null where nobody measured it. */
+export function effectOf(group, layer, head) {
+  const value = valueOf(group, "effect", layer, head);
+  return value === null ? null : say("headEffect", { value: number(value) });
+}
+
 export function statisticsOf(groups) {
   const found = new Set();
   for (const group of groups) Object.keys(group.numbers || {}).forEach((name) => found.add(name));

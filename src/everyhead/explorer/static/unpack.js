@@ -4,16 +4,21 @@
 
 const KEPT = 40;
 
+export function fromBase64(text) {
+  return Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+}
+
 export class Archive {
   /** `texts`: a function from a blob's number to its base64 text. */
   constructor(texts) {
     this.texts = texts;
+    this.remote = null;
     this.heads = new Map();
     this.masks = new Map();
   }
 
   async bytes(id) {
-    const packed = Uint8Array.from(atob(this.texts(id)), (c) => c.charCodeAt(0));
+    const packed = fromBase64(this.texts(id));
     const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
     return new Uint8Array(await new Response(stream).arrayBuffer());
   }
@@ -35,10 +40,17 @@ export class Archive {
   async head(group, layer, head) {
     const entry = group.layers[layer].heads[head];
     if (!this.heads.has(entry)) {
-      this.heads.set(entry, this.unpacked(group, entry));
+      const found = entry.form ? this.unpacked(group, entry) : this.asked(group, layer, head);
+      this.heads.set(entry, found);
       if (this.heads.size > KEPT) this.heads.delete(this.heads.keys().next().value);
     }
     return this.heads.get(entry);
+  }
+
+  /** A head that the served page leaves to be asked for. */
+  async asked(group, layer, head) {
+    const found = await this.remote(group, layer, head, 0, 0);
+    return { weights: found.weights, mask: found.mask };
   }
 
   async unpacked(group, entry) {
@@ -54,7 +66,11 @@ export class Archive {
 
   /** q, k, v of one head as they were, or null where the page does not hold them. */
   async parts(group, layer, head) {
-    const entry = group.layers[layer].heads[head].parts;
+    const packed = group.layers[layer].heads[head];
+    if (!packed.form && this.remote && !packed.parts) {
+      packed.parts = (await this.remote(group, layer, head, 0, 0)).parts;
+    }
+    const entry = packed.parts;
     if (!entry) return null;
     const read = async (part) => {
       if (!part) return null;

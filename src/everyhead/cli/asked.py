@@ -1,0 +1,99 @@
+"""What `look` and its page ask: the session of a run of ours or of any Hugging Face model."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from everyhead.errors import UserError
+
+if TYPE_CHECKING:
+    from everyhead.cli.opened import Opened
+    from everyhead.explorer.scene import Scene
+    from everyhead.explorer.sessions import Session
+    from everyhead.explorer.translators import Translator
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The texts that were typed: two to compare, or a pair that is one input."""
+
+    text: str
+    second: str | None = None
+    translation: str | None = None
+    pair: bool = False
+
+    def check(self) -> None:
+        """
+        Raises:
+            UserError: a text is blank, or the texts do not make sense together.
+        """
+        for each in (self.text, self.second):
+            if each is not None and not each.strip():
+                raise UserError("The sentence is blank: there is nothing to look at.")
+        if self.pair and self.second is None:
+            raise UserError("--pair takes two texts, the two sentences of one input.")
+        if self.translation is not None and self.second is not None:
+            raise UserError("--translation belongs to one text: leave TEXT2 out.")
+
+    def scenes(self, session: "Session", *, serve: bool = False) -> "list[Scene]":
+        """One scene a text."""
+        from everyhead.explorer.sessions import MOST_SAVED, MOST_SERVED, Asked
+
+        most = MOST_SERVED if serve else MOST_SAVED
+        if self.pair:
+            return [session.scene(Asked(self.text, self.second, most=most))]
+        texts = [self.text] if self.second is None else [self.text, self.second]
+        return [session.scene(Asked(t, target=self.translation, most=most)) for t in texts]
+
+
+def is_ours(place: str) -> bool:
+    """A run's folder, or a model folder that everyhead wrote; what is a path but no model, too."""
+    from everyhead.cli.checked import _ours
+    from everyhead.training.run import is_run
+
+    folder = Path(place)
+    if folder.is_dir():
+        foreign = (folder / "config.json").is_file() and not _ours(folder)
+        return is_run(folder) or not foreign
+    return folder.exists() or (place.count("/") != 1 and place != "minilm")
+
+
+def session_of_run(opened: "Opened", name: str, beam: int | None = None) -> "Translator":
+    """A run's translator, searching as its recipe says."""
+    from everyhead.explorer.translators import Translator
+    from everyhead.generation.translate import Options
+
+    settings = opened.evaluation
+    options = Options(
+        beam=settings.beam if beam is None else beam, length_penalty=settings.length_penalty
+    )
+    return Translator(opened.model, opened.tokenizer, name=name, options=options)
+
+
+def open_session(
+    place: str,
+    *,
+    image: Path | None = None,
+    beam: int | None = None,
+    device: str = "cpu",
+    threads: int | None = None,
+) -> "Session":
+    """Open whatever `place` names.
+
+    Raises:
+        UserError: there is no such model, or it cannot be looked into.
+    """
+    from everyhead.cli.opened import choose_device, choose_threads, open_run
+
+    if is_ours(place):
+        return session_of_run(open_run(Path(place), device=device, threads=threads), place, beam)
+    if beam is not None:
+        raise UserError("--beam is for translators of everyhead's; leave it out here.")
+    from everyhead.explorer.readers import reader
+    from everyhead.weights.foreign import open_foreign
+
+    choose_threads(threads)
+    where = choose_device(device)
+    foreign = open_foreign(place)
+    foreign.model.to(where)
+    return reader(foreign, image)
