@@ -22,6 +22,7 @@ def fetch(
     """
     from everyhead.weights import fetch as checkpoints
 
+    print(f"Fetching {utf8(name)} …", file=sys.stderr)
     found = checkpoints.fetch(utf8(name))
     if found.note:
         print(f"everyhead: {found.note}", file=sys.stderr)
