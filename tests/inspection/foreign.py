@@ -39,6 +39,9 @@ class Kind(NamedTuple):
 # fmt: off
 KINDS: dict[str, Kind] = {
     "bert":     Kind("BertModel", "BertConfig", TEXT, "text"),
+    "albert":   Kind("AlbertModel", "AlbertConfig",
+                     {**TEXT, "num_hidden_layers": 4, "num_hidden_groups": 2,
+                      "embedding_size": 16}, "text"),
     "gpt2":     Kind("GPT2LMHeadModel", "GPT2Config",
                      {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 61, **IDS}, "text"),
     "llama":    Kind("LlamaForCausalLM", "LlamaConfig", GROUPED, "text"),
@@ -65,8 +68,9 @@ KINDS: dict[str, Kind] = {
                      {"text_config": TEXT, "vision_config": IMAGE, "projection_dim": 16}, "both"),
 }
 # fmt: on
+READERS = ("bert", "albert")
 WRITERS = [
-    name for name, kind in KINDS.items() if kind.takes in ("text", "pair") and name != "bert"
+    name for name, kind in KINDS.items() if kind.takes in ("text", "pair") and name not in READERS
 ]
 PAIRS = [name for name, kind in KINDS.items() if kind.takes == "pair"]
 
@@ -121,7 +125,7 @@ def eager_attentions(model: Any, given: dict[str, Tensor]) -> dict[str, list[Ten
             "decoder.cross": list(out.cross_attentions),
         }
     half = "encoder" if KINDS[model_name(model)].takes == "image" else None
-    half = half or ("encoder" if type(model).__name__ == "BertModel" else "decoder")
+    half = half or ("encoder" if model_name(model) in READERS else "decoder")
     return {half: list(out.attentions)}
 
 

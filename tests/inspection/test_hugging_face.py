@@ -6,13 +6,23 @@ import pytest
 import torch
 import transformers as hf
 from torch import nn
+from transformers.masking_utils import AttentionMaskInterface, flash_attention_mask
 from transformers.modeling_utils import AttentionInterface
 
 from everyhead.errors import UserError
 from everyhead.inspection.trace import record
 from everyhead.layers import probe
 from tests.inspection import foreign
-from tests.inspection.foreign import KINDS, PAIRS, WRITERS, eager_attentions, ids, inputs, make
+from tests.inspection.foreign import (
+    KINDS,
+    PAIRS,
+    READERS,
+    WRITERS,
+    eager_attentions,
+    ids,
+    inputs,
+    make,
+)
 
 TABLE = dict(vars(AttentionInterface))
 NEAR = {"rtol": 0, "atol": 1e-5}
@@ -64,6 +74,7 @@ def test_names_are_told_from_the_paths():
         **{name: ["decoder"] for name in KINDS},
         **{name: ["decoder", "encoder"] for name in PAIRS},
         "bert": ["encoder"],
+        "albert": ["encoder"],
         "vit": ["encoder"],
         "clip": ["text", "vision"],
     }
@@ -75,6 +86,55 @@ def test_names_are_told_from_the_paths():
 def places(name: str) -> list[str]:
     with record(make(name)) as trace:
         return trace.places()
+
+
+def test_stages_of_layers_are_counted_one_by_one():
+    config = hf.SwinConfig(image_size=16, patch_size=2, embed_dim=16, depths=[2, 1],
+                           num_heads=[2, 4], window_size=2)  # fmt: skip
+    with torch.no_grad(), record(hf.SwinModel(config).eval()) as trace:
+        trace.model(pixel_values=torch.randn(1, 3, 16, 16))
+    assert trace.places() == [f"encoder.{i}.self_attn" for i in range(3)]
+    assert trace.layers()[:2] == ["encoder.embed", "encoder.0"]
+    assert trace.residual("encoder.embed").shape == (1, 64, 16)
+
+
+def test_where_some_attentions_are_hidden_the_others_are_seen():
+    config = hf.LongT5Config(**foreign.T5)
+    with torch.no_grad(), record(hf.LongT5ForConditionalGeneration(config).eval()) as trace:
+        trace.model(input_ids=ids(1, 9), decoder_input_ids=ids(1, 4))
+    assert {place.split(".")[0] for place in trace.places()} == {"decoder"}
+    with pytest.raises(LookupError, match=r"LongT5LocalAttention at .* its q and k are hidden"):
+        trace["encoder.block.0.layer.0.LocalSelfAttention"]
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "bert"])
+@pytest.mark.parametrize("padding", ["none", "left", "right"])
+@torch.no_grad()
+def test_what_flash_attention_is_given_is_the_same_matrix(name: str, padding: str, monkeypatch):
+    """It needs a graphics card; its way of being told of padding, causality and window does not."""
+    shown = []
+
+    def flash_attention_stand_in(module, query, key, value, attention_mask, **kwargs):
+        shown.append((attention_mask, kwargs.get("sliding_window")))
+        groups = query.shape[1] // key.shape[1]
+        out = torch.nn.functional.scaled_dot_product_attention(
+            query, *(x.repeat_interleave(groups, 1) for x in (key, value)), scale=kwargs["scaling"]
+        )
+        return out.transpose(1, 2), None
+
+    given = inputs(name, padding)
+    model = make(name)
+    eager = eager_attentions(model, given)
+    monkeypatch.setitem(AttentionInterface._global_mapping, "stand_in", flash_attention_stand_in)
+    monkeypatch.setitem(AttentionMaskInterface._global_mapping, "stand_in", flash_attention_mask)
+    model.set_attn_implementation("stand_in")
+    with record(model) as trace:
+        model(**given)
+    assert len(shown) == 2 and all(mask is None or mask.dim() == 2 for mask, _ in shown)
+    real = given.get("attention_mask", torch.ones(2, 9)).bool()[:, None, :, None]
+    (half, matrices), *_ = eager.items()
+    found, wanted = trace.stack(half)[0].weights(), matrices[0]  # later layers read other values
+    torch.testing.assert_close(*((x * real) for x in (found, wanted)), **NEAR)
 
 
 def test_a_place_is_found_by_its_modules_path_too():
@@ -235,20 +295,20 @@ def test_a_static_cache_is_seen_without_its_empty_room():
 # --- the states between the layers --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["bert", *WRITERS, "vit"])
+@pytest.mark.parametrize("name", [*READERS, *WRITERS, "vit"])
 @torch.no_grad()
 def test_the_residual_stream_is_what_hidden_states_are(name: str):
     model, given = make(name), inputs(name)
     out = model(**given, output_hidden_states=True)
     with record(model) as trace:
         model(**given)
-    half = "encoder" if name in ("bert", "vit") else "decoder"
+    half = "encoder" if name in (*READERS, "vit") else "decoder"
     states = out.decoder_hidden_states if name in PAIRS else out.hidden_states
     torch.testing.assert_close(trace.residual(f"{half}.embed"), states[0])
     torch.testing.assert_close(trace.residual(f"{half}.0"), states[1])
-    assert trace.residual(f"{half}.1").shape == states[-1].shape
+    assert trace.residual(f"{half}.{len(states) - 2}").shape == states[-1].shape
     with pytest.raises(LookupError, match="no layer"):
-        trace.residual(f"{half}.2")
+        trace.residual(f"{half}.{len(states) - 1}")
 
 
 @pytest.mark.parametrize("name", WRITERS)

@@ -37,12 +37,13 @@ class Spot(NamedTuple):
 def spots(model: nn.Module) -> list[Spot]:
     """Every attention of the model that can be looked at, in its order."""
     found: list[Spot] = []
+    foreign: dict[str, nn.Module] = {}
     for path, module in model.named_modules():
         if isinstance(module, MultiHeadAttention):
             found.append(_own(module, path))
         elif asks_interface(module):
-            found.append(spot_of(module, path, {spot.name for spot in found}))
-    return found
+            foreign[path] = module
+    return found + _repeated(model, _named(foreign))
 
 
 def _own(module: nn.Module, path: str) -> Spot:
@@ -52,22 +53,50 @@ def _own(module: nn.Module, path: str) -> Spot:
     return Spot(module, path, name, kind, layer_path.replace(".blocks.", "."), layer_path)
 
 
-def spot_of(module: nn.Module, path: str, taken: set[str]) -> Spot:
-    """The spot of a Hugging Face model's attention; a name that is taken gets its path's."""
+def _named(foreign: dict[str, nn.Module]) -> list[Spot]:
+    """By the first number of the path; where stages lie in stages (Swin), counted one by one."""
+    first = [_spot(module, path, 0) for path, module in foreign.items()]
+    last = [_spot(module, path, -1) for path, module in foreign.items()]
+    found: list[Spot] = []
+    for spot, deep in zip(first, last, strict=True):
+        half = spot.layer.partition(".")[0]
+        inside = [(s, d) for s, d in zip(first, last, strict=True) if s.layer.startswith(half)]
+        if len({s.name for s, _ in inside}) == len(inside):
+            found.append(spot)
+            continue
+        order = list(dict.fromkeys(d.layer_path for _, d in inside))
+        layer = f"{half}.{order.index(deep.layer_path)}"
+        found.append(deep._replace(name=f"{layer}.{spot.kind}_attn", layer=layer))
+    taken: set[str] = set()
+    for i, spot in enumerate(found):  # what is still not told apart has its path
+        found[i] = spot._replace(name=spot.path) if spot.name in taken else spot
+        taken.add(spot.name)
+    return found
+
+
+def _spot(module: nn.Module, path: str, which: int) -> Spot:
+    """Named by the first number of its path (which 0) or by the last (−1)."""
     words = path.split(".")
     numbers = [place for place, word in enumerate(words) if word.isdigit()]
-    depth = numbers[0] if numbers else len(words)
-    kind = "cross" if _reads_memory(module, words[depth:]) else "self"
-    layer = f"{_half(module, words[:depth])}.{words[depth] if numbers else 0}"
-    if f"{layer}.{kind}_attn" in taken and len(numbers) > 1:
-        layer = ".".join([layer, *(words[place] for place in numbers[1:])])
-        depth = numbers[-1]
-    name = f"{layer}.{kind}_attn"
-    return Spot(module, path, path if name in taken else name, kind, layer, _joined(words, depth))
+    depth = numbers[which] if numbers else len(words)
+    start = numbers[0] if numbers else len(words)
+    kind = "cross" if _reads_memory(module, words[start:]) else "self"
+    layer = f"{_half(module, words[:start])}.{words[depth] if numbers else 0}"
+    layer_path = ".".join(words[: depth + 1])
+    return Spot(module, path, f"{layer}.{kind}_attn", kind, layer, layer_path)
 
 
-def _joined(words: list[str], depth: int) -> str:
-    return ".".join(words[: depth + 1])
+def _repeated(model: nn.Module, found: list[Spot]) -> list[Spot]:
+    """One module may be several layers: ALBERT's (1909.11942 section 3.1) goes round in groups."""
+    config = getattr(model, "config", None)
+    if getattr(config, "model_type", "") != "albert" or config is None:
+        return found
+    each, inner = config.num_hidden_layers / config.num_hidden_groups, config.inner_group_num
+    spots = []
+    for i in range(config.num_hidden_layers * inner):
+        spot = found[int(i // inner / each) * inner + i % inner]
+        spots.append(spot._replace(name=f"encoder.{i}.self_attn", layer=f"encoder.{i}"))
+    return spots
 
 
 def _reads_memory(module: nn.Module, words: list[str]) -> bool:

@@ -6,6 +6,7 @@ goes on from those before it is told by its keys: those of a pass grow and stay.
 moved in between (beams), each is found again by the keys it brings along.
 """
 
+import itertools
 from html import escape
 from typing import NamedTuple
 
@@ -26,6 +27,8 @@ from everyhead.layers import attention
 from everyhead.layers.attention import Parts
 from everyhead.layers.masks import Mask
 
+_turns = itertools.count(1)
+
 
 class View(NamedTuple):
     """The calls of a pass as one: parts without bias, mask, bias."""
@@ -45,6 +48,7 @@ class Place:
         self.name, self.path, self.kind = name, path or name, kind
         self.last = Relation(Step.FRESH)
         self.gradient: Tensor | None = None
+        self.turn = 0  # when it was called last
         self.calls: list[Call] = []
         self.chosen: list[Tensor] | None = None  # for each call the rows (B,) that were followed
         self._form: Parts | None = None
@@ -185,25 +189,27 @@ class Place:
         *,
         bias: Bias | None = None,
         ids: Tensor | None = None,
+        own: bool = False,
     ) -> None:
-        """Keep finished copies of a call that stands so to those before it."""
+        """Keep a call that stands so to those before it; own: no one else writes into its parts."""
         self.last, self.chosen, self._view = relation, None, None
+        self.turn = next(_turns)
         if relation.step in (Step.FRESH, Step.LOST):
             self.calls, self._keys, self.gradient = [], None, None
         if relation.step is Step.LOST:
             return
         n_new, n_keys = parts.q.shape[2], parts.k.shape[2]
-        q = parts.q.detach().clone()
+        # A cache writes into its tensors later; what a pass without one made is nobody else's.
+        keep = _as_it_is if own and n_new == n_keys else _copy
+        q, first = keep(parts.q), 0
         self._form = parts._replace(q=q, k=q, v=q, bias=None)
         if self.kind == "cross":
-            k, v, first = *self._memory(parts), 0
+            k, v = self._memory(parts)
         else:
-            k, v = (x.detach().clone() for x in (parts.k, parts.v))
-            self._keys = k
-            first = sum(call.k.shape[2] for call in self.calls) - (n_keys - n_new)
-            if self.calls:
-                k, v = k[:, :, n_keys - n_new :].clone(), v[:, :, n_keys - n_new :].clone()
-        first = max(first, 0)
+            k = self._keys = keep(parts.k)
+            new = slice(n_keys - n_new if self.calls else 0, None)
+            first = max(0, sum(call.k.shape[2] for call in self.calls) - (n_keys - n_new))
+            k, v = keep(k[:, :, new]) if self.calls else k, keep(parts.v[:, :, new])
         self.calls.append(Call(q, k, v, mask, bias, first, n_keys, relation.parents, ids))
 
     def _memory(self, parts: Parts) -> tuple[Tensor, Tensor]:
@@ -213,7 +219,7 @@ class Place:
             same = k.shape == parts.k.shape and torch.equal(k, parts.k)
             if same and torch.equal(v, parts.v):
                 return k, v
-        return parts.k.detach().clone(), parts.v.detach().clone()
+        return _copy(parts.k), _copy(parts.v)
 
     def choose(self, rows: list[Tensor] | None) -> None:
         """Show these rows (B,) of each call, −1 where a sequence had ended; None: all."""
@@ -231,3 +237,11 @@ class Place:
         except LookupError:
             return "nothing to show"
         return f"{batch} × {heads} heads × {n_queries} queries × {n_keys} keys"
+
+
+def _as_it_is(x: Tensor) -> Tensor:
+    return x.detach()
+
+
+def _copy(x: Tensor) -> Tensor:
+    return x.detach().clone()

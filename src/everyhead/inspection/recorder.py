@@ -1,5 +1,7 @@
 """What stands around every attention while a model is recorded: it keeps copies, and changes."""
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from everyhead.inspection.beams import PLAIN, Layout, by_row, layout_of
@@ -19,13 +21,14 @@ class Recorder:
 
     def __init__(
         self,
-        places: dict[nn.Module, Place],
+        places: dict[nn.Module, list[Place]],
         tokens: Tokens,
         *,
         changes: dict[str, list[Change]],
     ) -> None:
         self.places, self.tokens, self.changes = places, tokens, changes
-        self._by_name = {place.name: place for place in places.values()}
+        self._by_name = {place.name: place for one in places.values() for place in one}
+        self._turn = dict.fromkeys(places, 0)
         self._readings = Readings()
         self._layouts: dict[str, Layout] = {}
 
@@ -33,9 +36,9 @@ class Recorder:
         self, module: nn.Module, parts: Parts, mask: Mask | None, attend: probe.Attend
     ) -> Tensor:
         """The probe's call."""
-        place = self.places.get(module)
-        if place is None:
+        if module not in self.places:
             return attend(parts, mask)
+        place = self._next(module)
         layout = self._layout(module, place, parts, mask)
         own = by_row(parts, layout)
         relation = self._relation(place, own)
@@ -48,15 +51,24 @@ class Recorder:
                 seen = change.hide(seen, own.k, PLAIN, max(0, first))
                 same = layout.slots is None
                 mask = seen if same else change.hide(mask, parts.k, layout, max(0, first))
-        self._note(place, own, seen, relation)
+        self._note(place, own, seen, relation, shared=isinstance(module, MultiHeadAttention))
         out = attend(parts, mask)
-        rows = layout.query_numbers(parts.q.shape[2]) + start
         for change in changes:
             if not isinstance(change, TokenHidden):
-                out = change.applied(out, rows)
+                out = change.applied(out, layout.query_numbers(parts.q.shape[2]) + start)
         if out.requires_grad:
             out.register_hook(place.keep_gradient)
         return out
+
+    def begin(self, *_: Any) -> None:
+        """The model begins a forward pass."""
+        self._turn = dict.fromkeys(self.places, 0)
+
+    def _next(self, module: nn.Module) -> Place:
+        """A module's place; one that is several layers takes its places in turn."""
+        places = self.places[module]
+        self._turn[module] += 1
+        return places[(self._turn[module] - 1) % len(places)]
 
     def before(self, place: Place) -> Place | None:
         """The self-attention of the layer, whose calls a cross-attention's are like."""
@@ -64,10 +76,12 @@ class Recorder:
             return place
         return self._by_name.get(place.name.removesuffix("cross_attn") + "self_attn")
 
-    def _note(self, place: Place, own: Parts, mask: Mask | None, relation: Relation) -> None:
+    def _note(
+        self, place: Place, own: Parts, mask: Mask | None, relation: Relation, *, shared: bool
+    ) -> None:
         bias = None if own.bias is None else self._readings.of(own.bias, bias_of)
         ids = self.tokens.of(own.q.shape[0], own.q.shape[2]) if place.kind == "self" else None
-        place.note(own, mask, relation, bias=bias, ids=ids)
+        place.note(own, mask, relation, bias=bias, ids=ids, own=not shared)
 
     def _layout(self, module: nn.Module, place: Place, parts: Parts, mask: Mask | None) -> Layout:
         if not isinstance(module, MultiHeadAttention):

@@ -49,57 +49,58 @@ class Streams:
 
     def __init__(self, model: nn.Module, spots: list[Spot], *, places: dict[str, Place]) -> None:
         self.of: dict[str, Stream] = {}
-        self._layers: dict[str, tuple[nn.Module, str]] = {}  # stream → layer, what enters it
+        self._layers: dict[nn.Module, Layer] = {}
         for spot in spots:
             if spot.layer in self.of or not spot.layer_path[-1:].isdigit():
                 continue
-            place = places[spot.name]
-            entry = ""
-            if spot.layer_path.rpartition(".")[2] == "0":
-                entry = f"{spot.layer.rpartition('.')[0]}.embed"
-                self.of[entry] = Stream(entry, place)
-            self.of[spot.layer] = Stream(spot.layer, place)
-            self._layers[spot.layer] = (model.get_submodule(spot.layer_path), entry)
+            module = model.get_submodule(spot.layer_path)
+            layer = self._layers.setdefault(module, Layer())
+            half, _, number = spot.layer.rpartition(".")
+            if number == "0":
+                layer.entry = self._stream(f"{half}.embed", places[spot.name])
+            layer.streams.append(self._stream(spot.layer, places[spot.name]))
+
+    def _stream(self, name: str, place: Place) -> Stream:
+        self.of[name] = Stream(name, place)
+        return self.of[name]
 
     def newest(self, half: str) -> Tensor:
         """(R, C) the last row of the last layer of a half."""
-        return [stream for name, stream in self.of.items() if name.startswith(f"{half}.")][
-            -1
-        ].newest
+        of = [stream for name, stream in self.of.items() if name.startswith(f"{half}.")]
+        return of[-1].newest
 
     def hooks(self) -> Handles:
         """Start; what comes back ends it."""
         handles: Handles = []
-        for name, (layer, entry) in self._layers.items():
-            waiting: list[Tensor] = []
-            if entry:
-                before = _Before(waiting)
-                handles.append(layer.register_forward_pre_hook(before, with_kwargs=True).remove)
-            after = _After(self.of[name], self.of.get(entry), waiting)
-            handles.append(layer.register_forward_hook(after, with_kwargs=True).remove)
+        for module, layer in self._layers.items():
+            before = module.register_forward_pre_hook(layer.enter, with_kwargs=True)
+            after = module.register_forward_hook(layer.leave, with_kwargs=True)
+            handles += [before.remove, after.remove]
         return handles
 
 
-class _Before:
-    """Keeps what enters a layer until its attention has told how the call goes on."""
+class Layer:
+    """One module and its streams; several where it is several layers."""
 
-    def __init__(self, waiting: list[Tensor]) -> None:
-        self.waiting = waiting
+    def __init__(self) -> None:
+        self.streams: list[Stream] = []
+        self.entry: Stream | None = None
+        self._waiting: Tensor | None = None
 
-    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+    def enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """Keep what enters until the attention has told how the call goes on."""
         x = args[0] if args else kwargs.get("hidden_states")
-        self.waiting[:] = [_rectangle(x, kwargs).detach().clone()] if x is not None else []
+        if self.entry is not None and x is not None:
+            self._waiting = _rectangle(x, kwargs).detach().clone()
 
-
-class _After:
-    def __init__(self, stream: Stream, entry: Stream | None, waiting: list[Tensor]) -> None:
-        self.stream, self.entry, self.waiting = stream, entry, waiting
-
-    def __call__(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def leave(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        """Keep what leaves, as the states of the attention that was called last."""
         x = output if isinstance(output, Tensor) else output[0]
-        self.stream.note(_rectangle(x, kwargs))
-        if self.entry is not None and self.waiting:
-            self.entry.note(self.waiting.pop())
+        stream = max(self.streams, key=lambda one: one.place.turn)
+        stream.note(_rectangle(x, kwargs))
+        if self.entry is not None and self._waiting is not None and stream is self.streams[0]:
+            self.entry.note(self._waiting)
+        self._waiting = None
 
 
 def _rectangle(x: Tensor, kwargs: Any) -> Tensor:

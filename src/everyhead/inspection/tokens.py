@@ -27,14 +27,13 @@ class Tokens:
         return [table.register_forward_pre_hook(self._keep).remove for table in self._tables]
 
     def _keep(self, module: nn.Module, args: Any) -> None:
-        self._last = args[0] if args and isinstance(args[0], Tensor) else None
+        ids = args[0] if args and isinstance(args[0], Tensor) else None
+        self._last = None if ids is None else ids.detach().clone()
 
     def of(self, n_rows: int, length: int) -> Tensor | None:
         """(R, T) ids of a call of this shape; None where other ids or none were seen."""
         ids = self._last
-        if ids is None or ids.shape != (n_rows, length):
-            return None
-        return ids.detach().clone()
+        return ids if ids is not None and ids.shape == (n_rows, length) else None
 
 
 def _tables(model: nn.Module) -> list[nn.Module]:

@@ -30,6 +30,7 @@ class Trace:
     """The places of a model, by name or by parameter path."""
 
     def __init__(self, model: nn.Module, changes: Sequence[Change] = ()) -> None:
+        self.model = model
         spots = names.spots(model)
         self._hidden = names.hidden(model, spots)
         if not spots:
@@ -37,7 +38,9 @@ class Trace:
         self._places = {spot.name: Place(spot.name, spot.path, kind=spot.kind) for spot in spots}
         self._paths = {path: spot.name for spot in spots for path in names.paths(model, spot)}
         self._tokens = Tokens(model)
-        by_module = {spot.module: self._places[spot.name] for spot in spots}
+        by_module: dict[nn.Module, list[Place]] = {spot.module: [] for spot in spots}
+        for spot in spots:
+            by_module[spot.module].append(self._places[spot.name])
         self._recorder = Recorder(by_module, self._tokens, changes=self._sorted(changes))
         self._streams = Streams(model, spots, places=self._places)
         self._lens = Lens(model, spots)
@@ -122,7 +125,8 @@ class Trace:
 
     def hooks(self) -> list[Callable[[], None]]:
         """Start to see states and tokens; what comes back ends it."""
-        return [*self._streams.hooks(), *self._tokens.hooks(), *self._lens.hooks()]
+        begun = self.model.register_forward_pre_hook(self._recorder.begin).remove
+        return [begun, *self._streams.hooks(), *self._tokens.hooks(), *self._lens.hooks()]
 
     @property
     def observer(self) -> probe.Observer:

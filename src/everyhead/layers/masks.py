@@ -11,6 +11,7 @@ al. 2020 (2004.05150) the window with global tokens. Instead of −∞ in the sc
 before the softmax, so a query that may see nothing gets zeros, not NaN and not an average.
 """
 
+from html import escape
 from typing import NamedTuple, Protocol
 
 import torch
@@ -155,6 +156,10 @@ class Mask(NamedTuple):
     def only_keys(self) -> bool:
         """Nothing but padding: then `key_mask` is all there is to know."""
         return all(isinstance(rule, Keys) for rule in self.rules)
+
+    def _repr_html_(self) -> str:
+        """For a notebook: the names of the rules, as a sentence."""
+        return escape(" and ".join(type(rule).__name__.lower() for rule in self.rules) or "all")
 
     def rows(
         self, n_queries: int, n_keys: int, device: torch.device, rows: slice | Tensor | None = None
