@@ -270,6 +270,28 @@ def test_beam_search_shows_the_rows_that_wrote_what_it_returns(name: str):
             torch.testing.assert_close(mine[..., :s], other[..., :s], **NEAR, msg=place.name)
 
 
+@pytest.mark.parametrize("name", ["llama", "t5"])
+@torch.no_grad()
+def test_several_beams_are_shown_for_each_prompt_and_for_one_token_too(name: str):
+    model, prompt = make(name), prompt_of(name)
+    for n_new, n_best in ((1, 1), (5, 2)):
+        options = {"max_new_tokens": n_new, "num_beams": 3, "num_return_sequences": n_best}
+        with record(model) as trace:
+            out = model.generate(**prompt, do_sample=False, **options)
+        whole = {"decoder_input_ids": out, "input_ids": prompt["input_ids"]}
+        if name == "t5":
+            whole["input_ids"] = whole["input_ids"].repeat_interleave(n_best, 0)
+        else:
+            whole = {"input_ids": out}
+        with record(model) as passed:
+            model(**whole)
+        found = trace["decoder.1.self_attn"].weights()
+        n = found.shape[2]
+        assert len(found) == 2 * n_best and n == out.shape[1] - 1
+        wanted = passed["decoder.1.self_attn"].weights()[:, :, :n, :n]
+        torch.testing.assert_close(found, wanted, **NEAR)
+
+
 def test_left_padded_prompts_are_generated_and_seen_as_they_are():
     model, prompt = make("llama"), prompt_of("llama", "left")
     trace, out = written(model, prompt)

@@ -126,7 +126,7 @@ class Shown:
         if _has_room(key, query, given.n_seen):
             n_seen = given.n_seen
             given = given_of(attention_mask[..., :n_seen])
-            parts = parts._replace(k=key[:, :, :n_seen], v=value[:, :, :n_seen])
+            parts = _without_room(parts, n_seen)
         if given.bias is not None:
             parts = parts._replace(bias=given.bias if bias is None else bias + given.bias)
         return parts, given.mask
@@ -144,7 +144,7 @@ class Shown:
         if causal and n_queries > 1:
             mask = masks.causal()
             if "flash" not in name:  # sdpa leaves out the room that a cache has left
-                parts = parts._replace(k=parts.k[:, :, :n_queries], v=parts.v[:, :, :n_queries])
+                parts = _without_room(parts, n_queries)
         if "flash" in name:
             near = kwargs.get("sliding_window")
             if near is not None:
@@ -161,6 +161,13 @@ class ByFunction(NamedTuple):
     def visible(self, i: Tensor, j: Tensor, offset: int) -> Tensor:
         zero = torch.zeros((), dtype=torch.long, device=i.device)
         return self.function(zero, zero, i, j)[None, None]  # (1, 1, t, S)
+
+
+def _without_room(parts: Parts, n_keys: int | None) -> Parts:
+    """The first keys and values, copied: a cache writes into its own."""
+    if parts.k.shape[2] == n_keys:
+        return parts
+    return parts._replace(k=parts.k[:, :, :n_keys].clone(), v=parts.v[:, :, :n_keys].clone())
 
 
 def _name(function: Any) -> str:

@@ -169,8 +169,8 @@ class Place:
 
     @property
     def steps_are_known(self) -> bool:
-        """Were there several calls whose tokens were seen?"""
-        return len(self.calls) > 1 and all(call.ids is not None for call in self.calls)
+        """Were the tokens of every call seen?"""
+        return bool(self.calls) and all(call.ids is not None for call in self.calls)
 
     def keep_gradient(self, gradient: Tensor) -> None:
         """dL/dO (B, H, T, D) of the output, when somebody calls backward."""

@@ -114,14 +114,28 @@ class Trace:
             LookupError: a sequence was not written while the model was recorded.
         """
         sequences = ids.tolist() if isinstance(ids, Tensor) else [list(one) for one in ids]
-        for half in {place.half for place in self._places.values()}:
-            places = self.stack(half)
-            # The deepest keys tell rows apart that the first layer's do not: they know the memory.
-            known = [place for place in places if place.kind == "self" and place.steps_are_known]
-            rows = followed(known[-1], sequences, each) if known else []
-            for place in places:
-                if known and len(place.calls) == len(known[-1].calls):
-                    place.choose(rows)
+        wrong: LookupError | None = LookupError("no tokens were seen, so nothing can be followed")
+        for half in dict.fromkeys(place.half for place in self._places.values()):
+            try:
+                found = self._follow(half, sequences, each)
+            except LookupError as error:  # an encoder wrote nothing
+                wrong = error if wrong is not None else None
+            else:
+                wrong = None if found else wrong
+        if wrong is not None:
+            raise wrong
+
+    def _follow(self, half: str, sequences: Sequence[Sequence[int]], each: int) -> bool:
+        places = self.stack(half)
+        # The deepest keys tell rows apart that the first layer's do not: they know the memory.
+        known = [place for place in places if place.kind == "self" and place.steps_are_known]
+        if not known:
+            return False
+        rows = followed(known[-1], sequences, each)
+        for place in places:
+            if len(place.calls) == len(known[-1].calls):
+                place.choose(rows)
+        return True
 
     def hooks(self) -> list[Callable[[], None]]:
         """Start to see states and tokens; what comes back ends it."""
