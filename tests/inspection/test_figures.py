@@ -96,6 +96,21 @@ def test_labels_thin_out_where_there_is_no_room():
     assert [text.get_text() for text in axes.get_yticklabels()][1] == f"word{ticks[1]:.0f}"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("layers", "heads", "n"), [(1, 1, 900), (6, 12, 128), (2, 12, 512)])
+def test_a_long_text_makes_no_larger_picture_than_memory_holds(layers: int, heads: int, n: int):
+    words = [f"word{i}" for i in range(n)]
+    band = np.tril(np.triu(np.ones((n, n)), -3))
+    weights = np.broadcast_to(band / band.sum(-1, keepdims=True), (heads, n, n))
+    figure = attention_grid([(f"layer {i}", weights) for i in range(layers)], words, words)
+    width, height = figure.get_size_inches()
+    assert width < 26 and height < 26
+    axes = figure.axes[0]
+    assert 1 < len(axes.get_yticks()) < n / 2
+    cell = axes.get_window_extent().width / figure.dpi / n  # inches
+    assert axes.images[0].get_interpolation() == ("auto" if cell < 0.02 else "nearest")
+
+
 def test_labels_stay_inside_the_figure():
     keys = ["internationalisation"] * 4
     figure = attention_figure(uniform(1, 1, 4), ["a"], keys, title="x" * 500)

@@ -15,7 +15,8 @@ from everyhead.inspection.fonts import choose_fonts
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-WIDEST, TALLEST = 16.0, 15.0  # inches that the cells of all panels together may take
+WIDEST, TALLEST = 16.0, 15.0  # inches that the cells of all panels together should take
+LARGEST = 20.0  # inches that they may take, or a picture of long texts has more pixels than memory
 SMALLEST_CELL, LARGEST_CELL, LONE_CELL = 0.035, 0.2, 0.42
 NARROWEST_PANEL = 0.62  # room for "head 11"
 EDGE, GAP, CAPTION, HEADING, NAME, BAR = 0.18, 0.16, 0.22, 0.3, 0.24, 0.75
@@ -76,7 +77,8 @@ def choose_style(rows: list[Row], keys: Axis, vmax: float) -> Style:
     lone = len(rows) == columns == 1
     cell = min(WIDEST / (columns * n_keys), TALLEST / (len(rows) * n_queries))
     cell = min(cell, LONE_CELL if lone else LARGEST_CELL)
-    cell = max(cell, SMALLEST_CELL, NARROWEST_PANEL / max(n_queries, n_keys))
+    room = min(LARGEST / (columns * n_keys), LARGEST / (len(rows) * n_queries))
+    cell = max(cell, min(SMALLEST_CELL, room), NARROWEST_PANEL / max(n_queries, n_keys))
     numbers = lone and cell > 0.3 and n_queries * n_keys <= LARGEST_NUMBERED
     size = 9.0 if lone else 8.0 if cell > 0.15 else 6.5
     slanted = any(len(text) > 1 for text in keys.texts)

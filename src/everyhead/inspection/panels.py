@@ -34,6 +34,7 @@ COLOURS = (
     *("#3496a9", "#347ba3", "#3a5f9d", "#414386", "#37295a", "#1f1530"),
 )
 INK, QUIET, PAPER = "#1d2433", "#6b7385", "#ffffff"
+FINE = 0.02  # inches, three pixels of a PNG
 MASKED_FACE, MASKED_HATCH = "#eceef2", "#c3c8d2"
 
 
@@ -93,7 +94,8 @@ def _panel(
         cmap=colour_map(),
         norm=Normalize(0, style.vmax, clip=True),
         aspect="auto",
-        interpolation="nearest",
+        # Where a pixel stands for several cells it shows their mean, not one picked from them.
+        interpolation="auto" if style.cell < FINE else "nearest",
     )
     axes.set_xticks([])
     axes.set_yticks([])
