@@ -95,9 +95,12 @@ def given_of(matrix: Tensor) -> Given:
     if matrix.dim() == 2:  # what flash attention is given: which keys are real
         padding = _keys(matrix.bool())
         return Given(padding if padding.rules else None)
-    real = torch.stack([_seen(part).any(-2).any(1) for _, part in _chunks(matrix)]).any(0)  # (B, S)
-    rule = _rule(matrix, real)
-    bias: Tensor | None = None
+    # Rows that see all keys before them tell which are real; in a window all rows are needed.
+    real, bias = _sampled(matrix)[1].any(-2).any(1), None
+    rule = _checked(matrix, _band(matrix) & _keys(real))
+    if rule is None:
+        real = torch.stack([_seen(x).any(-2).any(1) for _, x in _chunks(matrix)]).any(0)  # (B, S)
+        rule = _checked(matrix, _band(matrix) & _keys(real))
     if matrix.dtype != torch.bool and not _only_hides(matrix):
         bias = torch.where(_seen(matrix), matrix, torch.zeros_like(matrix))
     if rule is None:
@@ -110,34 +113,38 @@ def _keys(real: Tensor) -> Mask:
     return Mask() if bool(real.all()) else masks.keys(real, zeroed=True)
 
 
-def _rule(matrix: Tensor, real: Tensor) -> Mask | None:
-    """The rule with the same entries, from some rows; None where the others differ from it."""
+def _checked(matrix: Tensor, rule: Mask) -> Mask | None:
+    """The rule, if it has the same entries as the whole matrix."""
     n_queries, n_keys = matrix.shape[-2:]
-    rule = _keys(real)
-    if n_queries > 1:
-        rule = _band(matrix) & rule
     for i, part in _chunks(matrix):
         if not bool((rule.rows(n_queries, n_keys, matrix.device, i) == _seen(part)).all()):
             return None
     return rule
 
 
+def _sampled(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """A few row numbers and who is seen from them, (B, H, t, S)."""
+    i = torch.linspace(0, matrix.shape[-2] - 1, 9, device=matrix.device).long().unique()
+    return i, _seen(matrix[..., i, :])
+
+
 def _band(matrix: Tensor) -> Mask:
     """How far the rows look to the left and to the right of themselves, from a few of them."""
     n_queries, n_keys = matrix.shape[-2:]
     offset = n_keys - n_queries
-    i = torch.linspace(0, n_queries - 1, 9, device=matrix.device).long().unique()
-    seen = _seen(matrix[..., i, :]).any(0).any(0)  # (t, S)
+    i, rows = _sampled(matrix)
+    seen = rows.any(0).any(0)  # (t, S)
     i, seen = i[seen.any(-1)], seen[seen.any(-1)]
-    if not i.numel():
+    if n_queries == 1 or not i.numel():
         return Mask()
     near, far = seen.byte().argmax(-1), n_keys - 1 - seen.flip(-1).byte().argmax(-1)
     left, right = int((i + offset - near).max()), int((far - i - offset).max())
-    if right >= n_queries - 1:
-        return masks.window(left, n_keys) if left < n_keys - 1 else Mask()
-    if left >= min(n_keys - 1, n_keys - 1 + right):
-        return masks.causal() if right == 0 else masks.causal(offset + right)
-    return masks.window(left, right)
+    # Where all rows end at the same key, it is padding that they end at and not a window.
+    bound_left = left < min(n_keys - 1, n_keys - 1 + right) and bool((near != near[0]).any())
+    bound_right = right < n_queries - 1 and bool((far != far[0]).any())
+    if not bound_left:
+        return masks.causal(offset + right if right else None) if bound_right else Mask()
+    return masks.window(left, right if bound_right else n_keys)
 
 
 def _seen(matrix: Tensor) -> Tensor:

@@ -1,0 +1,91 @@
+"""Matrices of a model's own taken back to rules: every entry as it was, whatever was recognised."""
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from everyhead.inspection.given import RelativeBias, WholeBias, bias_of, given_of
+from everyhead.layers.masks import Causal, Dense, Keys, Mask, Window
+
+
+def entries(mask: Mask | None, like: torch.Tensor) -> torch.Tensor:
+    rows = (mask or Mask()).rows(*like.shape[-2:], like.device)
+    return rows.expand(*like.shape)
+
+
+@st.composite
+def matrices(draw):
+    """Bands with hidden keys, and one entry turned now and then."""
+    t, s = draw(st.integers(1, 40)), draw(st.integers(1, 40))
+    batch, offset = draw(st.integers(1, 3)), draw(st.integers(-3, 12))
+    left, right = draw(st.integers(0, 45)), draw(st.integers(0, 45))
+    i, j = torch.arange(t)[:, None], torch.arange(s)[None]
+    seen = (j - i - offset >= -left) & (j - i - offset <= right)
+    rng = torch.Generator().manual_seed(draw(st.integers(0, 99)))
+    real = torch.rand(batch, s, generator=rng) < draw(st.sampled_from([0.5, 0.9, 1.0]))
+    matrix = seen & real[:, None, None]
+    if draw(st.booleans()):
+        matrix = matrix.clone()
+        matrix[-1, 0, draw(st.integers(0, t - 1)), draw(st.integers(0, s - 1))] ^= True
+    return matrix
+
+
+@settings(max_examples=150, deadline=None)
+@given(matrix=matrices(), additive=st.booleans())
+def test_a_matrix_is_what_was_made_of_it(matrix: torch.Tensor, additive: bool):
+    shown = matrix
+    if additive:
+        shown = torch.zeros(matrix.shape).masked_fill(~matrix, torch.finfo(torch.float32).min)
+    found = given_of(shown)
+    assert found.bias is None
+    assert torch.equal(entries(found.mask, matrix), matrix)
+
+
+def test_what_models_make_is_recognised_and_takes_no_matrix():
+    n = 3000  # larger than what is looked at in one go
+    i, j = torch.arange(n)[:, None], torch.arange(n)[None]
+    real = torch.ones(1, n, dtype=torch.bool)
+    real[0, :70] = False
+    cases = {
+        (Causal,): j <= i,
+        (Causal, Keys): (j <= i) & real,
+        (Window, Keys): (j <= i) & (i - j < 512) & real,
+        (Window,): (j - i).abs() <= 64,
+        (Keys,): real.expand(n, n),
+        (): torch.ones(n, n, dtype=torch.bool),
+    }
+    for kinds, matrix in cases.items():
+        mask = given_of(matrix[None, None]).mask or Mask()
+        assert tuple(type(rule) for rule in mask.rules) == kinds
+        assert torch.equal(entries(mask, matrix[None, None])[0, 0], matrix)
+
+
+def test_what_no_rule_describes_is_kept_whole():
+    matrix = torch.rand(1, 1, 12, 12, generator=torch.Generator().manual_seed(0)) < 0.5
+    (rule,) = given_of(matrix).mask.rules
+    assert isinstance(rule, Dense)
+    assert torch.equal(rule.matrix, matrix)
+
+
+def test_numbers_in_a_mask_are_a_bias_beside_it():
+    slope = -0.5 * (torch.arange(6)[:, None] - torch.arange(6)).abs().float()
+    hidden = torch.ones(6, 6, dtype=torch.bool).triu(1)
+    found = given_of(slope.masked_fill(hidden, -torch.inf)[None, None])
+    assert torch.equal(entries(found.mask, hidden[None, None])[0, 0], ~hidden)
+    assert torch.equal(found.bias[0, 0], slope.masked_fill(hidden, 0))
+
+
+def test_a_bias_of_the_distance_is_one_row_and_another_is_a_matrix():
+    rng = torch.Generator().manual_seed(0)
+    values = torch.randn(1, 2, 5 + 7 - 1, generator=rng)
+    index = 4 - torch.arange(5)[:, None] + torch.arange(7)
+    relative = bias_of(values[..., index])
+    assert isinstance(relative, RelativeBias)
+    assert torch.equal(relative.values, values)
+    assert torch.equal(relative.rows(torch.tensor([3, 0])), values[..., index[[3, 0]]])
+    other = torch.randn(1, 2, 5, 7, generator=rng)
+    whole = bias_of(other)
+    assert isinstance(whole, WholeBias) and torch.equal(
+        whole.rows(torch.tensor([4])), other[..., 4:, :]
+    )
+    assert bias_of(torch.zeros(1, 2, 5, 7)) is None and bias_of(None) is None
