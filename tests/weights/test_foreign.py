@@ -3,6 +3,7 @@
 import builtins
 import json
 import logging
+import warnings
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,6 +16,7 @@ from transformers import BertConfig, BertTokenizer, GPT2Config, ViTConfig
 from everyhead.errors import UserError
 from everyhead.weights import foreign
 from everyhead.weights.foreign import open_foreign
+from tests.inspection.twelve import TWELVE, build
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 BERT = BertConfig(vocab_size=20, intermediate_size=32, **SMALL)
@@ -191,3 +193,19 @@ def test_a_name_on_this_machine_asks_no_network(
     monkeypatch.setattr(foreign, "fetch", lambda _: local)
     with pytest.warns(UserWarning, match="a mirror's copy"):
         assert open_foreign("minilm").folder == tmp_path
+
+
+@pytest.mark.parametrize("name", TWELVE)
+def test_twelve_architectures_come_back_as_they_were_from_several_files(
+    tmp_path: Path, name: str
+) -> None:
+    model = build(name)
+    model.save_pretrained(tmp_path, max_shard_size="40KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # nothing is missing, and nothing is said to be
+        found = open_foreign(tmp_path).model
+    assert type(found) is type(model)
+    before, after = model.state_dict(), found.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[key], after[key]) for key in before)
