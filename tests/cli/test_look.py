@@ -1,5 +1,6 @@
 """everyhead look: the matrices in the picture are those with which the translation was written."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,11 @@ from everyhead.cli.look import (
     translated,
 )
 from everyhead.cli.opened import open_run
+from everyhead.files import read_json
 from everyhead.generation.search import search
 from everyhead.inspection.trace import record
 from tests.cli.conftest import everyhead, everything_in, refused
+from tests.explorer import models
 
 SENTENCE = "I see the red cat."
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -110,3 +113,88 @@ def test_panels_are_named_by_the_heads_they_show(lively: Path):
     assert panels(cross_attention_figure(seen, head=1)) == ["head 1"] * 2
     assert panels(cross_attention_figure(seen, layer=1)) == ["head 0", "head 1"]
     assert panels(cross_attention_figure(seen, layer=1, head=1)) == ["head 1"]
+
+
+def page_of(path: Path) -> dict:
+    """What the page's data block holds."""
+    text = path.read_text(encoding="utf-8")
+    start = text.index('id="page">') + len('id="page">')
+    return json.loads(text[start : text.index("</script>", start)])
+
+
+def test_by_default_a_page_with_every_attention_is_written(
+    lively: Path, tmp_path: Path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = everyhead("look", lively, SENTENCE)
+    translation = everyhead("translate", lively, SENTENCE).out
+    assert (code, out, err) == (0, f"{translation}look.html\n", "")
+    (scene,) = page_of(tmp_path / "look.html")["scenes"]
+    groups = {group["name"]: group for group in scene["groups"]}
+    assert [*groups] == ["encoder", "decoder", "cross"]
+    assert "".join(groups["encoder"]["rows"]) == SENTENCE + "(end)"
+    assert groups["decoder"]["rows"][0] == "(start)"
+    assert scene["output"]["text"] == translation.strip("\n")
+    assert len(groups["cross"]["layers"]) == 2 and scene["walk"]["width"] == 32
+
+
+def test_two_texts_are_two_scenes_and_layer_and_head_are_shown_first(lively: Path, tmp_path: Path):
+    page = tmp_path / "new" / "a.html"
+    options = ("--layer", 1, "--head", 1, "--html", page)
+    code, out, _ = everyhead("look", lively, SENTENCE, "I like the old dog.", *options)
+    assert code == 0 and out.endswith(f"{page}\n") and len(out.splitlines()) == 3
+    held = page_of(page)
+    assert [scene["texts"] for scene in held["scenes"]] == [[SENTENCE], ["I like the old dog."]]
+    assert held["state"] == {"view": "head", "group": 2, "layer": 1, "head": 1}
+
+
+def test_numbers_are_written_as_json_and_pictures_beside_them(lively: Path, tmp_path: Path):
+    values, picture = tmp_path / "a.json", tmp_path / "a.svg"
+    options = ("--json", values, "--svg", picture, "--layer", 0, "--translation", "我看见")
+    code, out, _ = everyhead("look", lively, SENTENCE, *options)
+    assert (code, out) == (0, f"我看见\n{picture}\n{values}\n")
+    (scene,) = read_json(values)["scenes"]
+    opened = open_run(lively)
+    seen = cross_attention(opened, SENTENCE, opened.tokenizer.target.encode("我看见"))
+    cross = scene["groups"][2]
+    assert cross["queries"] == seen.written and cross["keys"] == seen.read
+    found = np.array([head["weights"] for head in cross["heads"]])
+    np.testing.assert_allclose(found, seen.layers[0], atol=1e-5)
+    decoder = scene["groups"][1]["heads"][0]["weights"]
+    assert decoder[0][1] is None and decoder[1][1] is not None
+    assert (
+        picture.read_bytes().lstrip().startswith(b"<?xml") and not (tmp_path / "look.html").exists()
+    )
+
+
+def test_a_hugging_face_folder_is_looked_into(tmp_path: Path, monkeypatch):
+    folder = models.saved(models.gpt2(), tmp_path / "gpt2")
+    monkeypatch.chdir(tmp_path)
+    text = "the bank </script> of 河"
+    code, out, err = everyhead("look", folder, text)
+    assert (code, out) == (0, "look.html\n"), err
+    (scene,) = page_of(tmp_path / "look.html")["scenes"]
+    assert scene["texts"] == [text] and scene["groups"][0]["name"] == "decoder"
+    code, out, _ = everyhead("look", folder, text, "--png", "a.png", "--head", 3)
+    assert (code, out) == (0, "a.png\n") and Path("a.png").read_bytes().startswith(PNG)
+    assert "There is no head 4; the model has 4" in refused("look", folder, text, "--head", 4)
+    assert "--beam is for translators" in refused("look", folder, text, "--beam", 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--html", "a.txt"], "--html a.txt must end in .html, .htm."),
+        (["--json", "a"], "--json a must end in .json."),
+        (["--svg", "a.png"], "--svg a.png must end in .svg."),
+        (["--pair"], "--pair takes two texts"),
+        (["other", "--translation", "红猫"], "--translation belongs to one text"),
+        ([" "], "The sentence is blank"),
+    ],
+)
+def test_options_that_do_not_go_together(
+    options: list[str], words: str, lively: Path, tmp_path: Path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert words in refused("look", lively, SENTENCE, *options)
+    assert everything_in(tmp_path) == {}

@@ -1,10 +1,24 @@
 """everyhead look: see every head of a model while it reads, translates or goes on with a text."""
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
+from everyhead.cli.look_options import (
+    Address,
+    HeadNumber,
+    Html,
+    Image,
+    Json,
+    LayerNumber,
+    Model,
+    Pair,
+    Png,
+    Port,
+    Second,
+    Serve,
+    Svg,
+    Text,
+    TranslationText,
+)
 from everyhead.cli.look_pictures import (
     FORMATS,
     check_suffix,
@@ -27,50 +41,21 @@ PAGE = Path("look.html")
 
 
 def look(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="A run's folder, like runs/demo; a Hugging Face folder or a name on its Hub.",
-        ),
-    ],
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="What the model is to read.")],
-    second: Annotated[
-        str | None, typer.Argument(metavar="TEXT2", help="A second text, to compare with.")
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where the page goes; by default look.html.")
-    ] = None,
-    serve: Annotated[
-        bool, typer.Option("--serve", help="Serve the page here, so that it can be typed into.")
-    ] = False,
-    png: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw a picture: .png, .svg or .pdf.")
-    ] = None,
-    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw a picture: .svg.")] = None,
-    json: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the numbers as JSON.")
-    ] = None,
-    layer: Annotated[
-        int | None, typer.Option(metavar="N", help="One layer alone, counted from 0.")
-    ] = None,
-    head: Annotated[
-        int | None, typer.Option(metavar="N", help="One head alone, counted from 0.")
-    ] = None,
-    pair: Annotated[
-        bool, typer.Option("--pair", help="TEXT2 is the second sentence of the same input.")
-    ] = False,
-    translation: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="Look at this translation, not at the model's own."),
-    ] = None,
-    image: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The picture, for models that look at one.")
-    ] = None,
-    port: Annotated[int, typer.Option(metavar="N", help="Where --serve listens.")] = 8765,
-    address: Annotated[
-        str, typer.Option(metavar="IP", help="Where --serve listens; others may then ask, too.")
-    ] = "127.0.0.1",
+    model: Model,
+    text: Text,
+    second: Second = None,
+    html: Html = None,
+    serve: Serve = False,
+    png: Png = None,
+    svg: Svg = None,
+    json: Json = None,
+    layer: LayerNumber = None,
+    head: HeadNumber = None,
+    pair: Pair = False,
+    translation: TranslationText = None,
+    image: Image = None,
+    port: Port = 8765,
+    address: Address = "127.0.0.1",
     beam: Beam = None,
     device: Device = "cpu",
     threads: Threads = None,
@@ -80,14 +65,10 @@ def look(
     By default one page is written that needs nothing else. What the model made of the text, if it
     writes any, and the paths of what was written are printed.
     """
-    for option, path, suffixes in (
-        ("--png", png, FORMATS),
-        ("--svg", svg, (".svg",)),
-        ("--json", json, (".json",)),
-        ("--html", html, (".html", ".htm")),
-    ):
-        if path is not None:
-            check_suffix(option, path, suffixes)
+    check_suffix("--png", png, FORMATS)
+    check_suffix("--svg", svg, (".svg",))
+    check_suffix("--json", json, (".json",))
+    check_suffix("--html", html, (".html", ".htm"))
     from everyhead.cli.asked import Wanted, open_session
     from everyhead.explorer.page import write
     from everyhead.inspection.figures import save_figure

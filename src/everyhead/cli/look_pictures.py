@@ -215,10 +215,10 @@ def made_of(scene: "Scene") -> str:
     return "" if text is None else f"{text}\n"
 
 
-def check_suffix(option: str, path: Path, suffixes: tuple[str, ...]) -> None:
+def check_suffix(option: str, path: Path | None, suffixes: tuple[str, ...]) -> None:
     """
     Raises:
         UserError: the path has another suffix.
     """
-    if path.suffix.lower() not in suffixes:
+    if path is not None and path.suffix.lower() not in suffixes:
         raise UserError(f"{option} {path} must end in {', '.join(suffixes)}.")

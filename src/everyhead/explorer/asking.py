@@ -39,6 +39,7 @@ class Question(BaseModel):
     target: Text | None = None
     off: Annotated[list[Off], Field(max_length=4096)] = []
     hidden: Annotated[list[Number], Field(max_length=4096)] = []
+    tail: Annotated[list[Number], Field(max_length=4096)] = []
     places: Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=1024)] = []
 
     def asked(self) -> Asked:
@@ -46,7 +47,8 @@ class Question(BaseModel):
         changes: list[Change] = [HeadOff(each.place, [each.head]) for each in self.off]
         if self.hidden:
             changes += [TokenHidden(place, self.hidden) for place in self.places]
-        return Asked(self.text, self.second or None, self.target, tuple(changes), MOST_SERVED)
+        tail = tuple(self.tail)
+        return Asked(self.text, self.second or None, self.target, tuple(changes), MOST_SERVED, tail)
 
 
 class Next(Question):

@@ -111,7 +111,7 @@ def packed(
             "texts": scene.texts,
             "notes": scene.notes,
             "output": scene.output,
-            "walk": None if scene.walk is None else scene.walk(),
+            "walk": scene.walk,
             "groups": [pack(group, lazily=lazily) for group in scene.groups],
         }
         found.append(entry)

@@ -24,7 +24,7 @@ from everyhead.explorer.sessions import (
     scene_of_halves,
     tensor,
 )
-from everyhead.explorer.spans import pieces_of, texts_of_ids
+from everyhead.explorer.spans import Pieces, continued, pieces_of, texts_of_ids
 from everyhead.explorer.translators import with_decoder_keys
 from everyhead.inspection.trace import record
 from everyhead.weights.foreign import Foreign
@@ -70,7 +70,7 @@ class TextReader:
     def scene(self, asked: Asked) -> Scene:
         """One group of every layer; for a decoder the next words too."""
         line = check_text(asked.text)
-        pieces = pieces_of(self.tokenizer, line, asked.second)
+        pieces = self._pieces(asked)
         check_length(len(pieces.ids), self.longest, asked.most)
         logits = None
         with torch.inference_mode(), record(self.model, asked.changes) as trace:
@@ -88,10 +88,10 @@ class TextReader:
 
     def next_words(self, asked: Asked) -> NextWords | None:
         """Of a decoder with a head."""
-        pieces = pieces_of(self.tokenizer, check_text(asked.text))
+        pieces = self._pieces(asked)
         check_length(len(pieces.ids), self.longest, asked.most)
         with torch.inference_mode(), record(self.model, asked.changes) as trace:
-            result = self.model(**self._input(pieces.ids, pieces.segments, None))
+            result = self.model(**self._input(pieces.ids, pieces.segments, asked.second))
         logits = getattr(result, "logits", None)
         if logits is None or logits.dim() != 3 or not trace.places()[0].startswith("decoder"):
             return None
@@ -100,6 +100,11 @@ class TextReader:
     def written(self, ids: Sequence[int]) -> list[str]:
         """How ids are written."""
         return texts_of_ids(self.tokenizer, ids)
+
+    def _pieces(self, asked: Asked) -> Pieces:
+        """The text's, and after them those that were written."""
+        pieces = pieces_of(self.tokenizer, check_text(asked.text), asked.second)
+        return pieces if not asked.tail else continued(self.tokenizer, pieces, asked.tail)
 
     def _input(self, ids: list[int], segments: list[int], second: str | None) -> dict[str, Any]:
         device = device_of(self.model)
@@ -142,7 +147,7 @@ class Answerer:
         """After `target`, which may be empty."""
         pieces, device = pieces_of(self.tokenizer, check_text(asked.text)), device_of(self.model)
         check_length(len(pieces.ids), self.longest, asked.most)
-        read = [self._start(), *self._ids(asked.target or "")]
+        read = [self._start(), *self._ids(asked.target or ""), *asked.tail]
         with torch.inference_mode(), record(self.model, asked.changes):
             result = self.model(
                 input_ids=tensor(pieces.ids, device), decoder_input_ids=tensor(read, device)
@@ -155,6 +160,9 @@ class Answerer:
     def _decoder(self, asked: Asked, ids: list[int]) -> tuple[list[int], list[int]]:
         """What the decoder reads, and what it writes at the same rows."""
         start = self._start()
+        if asked.tail:
+            written = [*self._ids(asked.target or ""), *asked.tail]
+            return [start, *written][: len(written)], written
         if asked.target is not None or not hasattr(self.model, "generate"):
             written = self._ids(asked.text if asked.target is None else asked.target)
         else:

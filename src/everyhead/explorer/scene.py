@@ -6,7 +6,7 @@ A scene is made from plain arrays here (`scene_of`), or from a recorded pass (ex
 Nothing is computed before it is asked for: a layer gives one head's matrix at a time.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -119,7 +119,7 @@ class Scene:
     model: str = ""
     notes: list[str] = field(default_factory=list)
     output: dict[str, Any] | None = None
-    walk: Callable[[], dict[str, Any]] | None = None
+    walk: dict[str, Any] | None = None
     states: Floats | None = None
 
     def __post_init__(self) -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # A scene with more cells sends its heads when they are shown.
 LAZY_CELLS = 1_000_000
 KEPT_SCENES = 12
-SHOWN_WORDS = 24
+SHOWN_WORDS = 12
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -98,15 +98,34 @@ class Live:
     def next(self, asked: Next) -> dict[str, Any]:
         """The likeliest pieces, with what a sampler leaves of each."""
         shape = asked.shape()
-        found = self.session.next_words(asked.asked())
+        question = asked.asked()
+        found = self.session.next_words(question)
         if found is None:
             return {"words": None}
-        plain = found.logits.double().softmax(-1)
+        plain, before = found.logits.double().softmax(-1), None
         drawn = shaped(found.logits, shape)
+        if question.changes:
+            unchanged = self.session.next_words(question._replace(changes=()))
+            before = None if unchanged is None else unchanged.logits.double().softmax(-1)
         best = plain.topk(min(SHOWN_WORDS, len(plain))).indices.tolist()
         words = found.texts(best)
-        rows = [[w, float(plain[i]), float(drawn[i])] for w, i in zip(words, best, strict=True)]
-        return {"words": rows, "kept": int((drawn > 0).sum()), "of": len(plain)}
+        rows = [
+            {
+                "id": i,
+                "text": word,
+                "plain": float(plain[i]),
+                "drawn": float(drawn[i]),
+                "before": None if before is None else float(before[i]),
+            }
+            for word, i in zip(words, best, strict=True)
+        ]
+        one = int(drawn.multinomial(1))
+        return {
+            "words": rows,
+            "kept": int((drawn > 0).sum()),
+            "of": len(plain),
+            "draw": {"id": one},
+        }
 
     def _packed(self, scenes: Sequence[Scene], blobs: Blobs) -> list[dict[str, Any]]:
         entries = packed(scenes, blobs, most_cells=LAZY_CELLS)

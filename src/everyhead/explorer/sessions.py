@@ -14,6 +14,7 @@ from everyhead.errors import UserError
 from everyhead.explorer.scene import Floats, Group, Scene
 from everyhead.explorer.spans import Pieces
 from everyhead.explorer.traced import PlaceLayer, traced
+from everyhead.explorer.walk import walk_of
 from everyhead.inspection.changes import Change
 from everyhead.inspection.statistics import head_statistics, table
 from everyhead.inspection.trace import Trace
@@ -27,6 +28,7 @@ class Asked(NamedTuple):
     """A text, a second one for the same input, and the changes that are made.
 
     target: what a model of two halves is taken to have written, instead of its own output.
+    tail: ids that were written after the text (or the target), one step after the other.
     """
 
     text: str
@@ -34,6 +36,7 @@ class Asked(NamedTuple):
     target: str | None = None
     changes: tuple[Change, ...] = ()
     most: int = MOST_SAVED
+    tail: tuple[int, ...] = ()
 
 
 class Session(Protocol):
@@ -86,6 +89,7 @@ def scene_of_halves(trace: Trace, halves: dict[str, Half], *, title: str, **more
         special={name: half.special for name, half in halves.items()},
         segments=segments,
         states=last_states(trace),
+        walk=walk_of(trace),
         **more,
     )
     return replace(scene, groups=[with_numbers(group, halves) for group in scene.groups])

@@ -30,6 +30,17 @@ def pieces_of(tokenizer: Any, text: str, second: str | None = None) -> Pieces:
     return Pieces(ids, _texts(tokens, spans, sources, special), special, segments)
 
 
+def continued(tokenizer: Any, pieces: Pieces, ids: Sequence[int]) -> Pieces:
+    """The pieces with ids after them that a model wrote."""
+    known = set(tokenizer.all_special_ids)
+    return Pieces(
+        [*pieces.ids, *ids],
+        [*pieces.texts, *texts_of_ids(tokenizer, ids)],
+        [*pieces.special, *(i in known for i in ids)],
+        [*pieces.segments, *([pieces.segments[-1] if pieces.segments else 0] * len(ids))],
+    )
+
+
 def sentence_numbers(encoded: Any, n: int) -> list[int | None]:
     """0, 1 or, for special tokens, the sentence before them."""
     numbers = encoded.sequence_ids() if callable(getattr(encoded, "sequence_ids", None)) else None

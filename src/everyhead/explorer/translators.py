@@ -58,7 +58,7 @@ class Translator:
         """After `target`, which may be empty."""
         source = self.tokenizer.source.encode(check_text(asked.text))
         config, device = self.model.config, next(self.model.parameters()).device
-        target = self.tokenizer.target.encode(asked.target or "")
+        target = [*self.tokenizer.target.encode(asked.target or ""), *asked.tail]
         check_length(max(len(source), len(target)) + 1, config.max_len, asked.most)
         with torch.inference_mode(), record(self.model, asked.changes):
             logits = self.model(
@@ -68,7 +68,8 @@ class Translator:
 
     def _written(self, ids: list[int]) -> list[str]:
         return [
-            END if i == self.model.config.eos_id else self.tokenizer.target.decode([i]) for i in ids
+            END if i == self.model.config.eos_id else self.tokenizer.target.pieces_to_spans([i])[0]
+            for i in ids
         ]
 
     def _texts(self, asked: Asked) -> tuple[list[int], list[int], bool, str]:
@@ -76,6 +77,11 @@ class Translator:
         line = check_text(asked.text)
         source = self.tokenizer.source.encode(line)
         check_length(len(source) + 1, self.model.config.max_len, asked.most)
+        if asked.tail:
+            target = [*self.tokenizer.target.encode(asked.target or ""), *asked.tail]
+            ended = target[-1] == self.model.config.eos_id
+            target = target[: len(target) - ended]
+            return source, target, ended, self.tokenizer.target.decode(target)
         if asked.target is not None:
             return source, self.tokenizer.target.encode(asked.target), True, asked.target
         with record(self.model, asked.changes):

@@ -1,3 +1,5 @@
+import { WALK_CHINESE } from "./walk_chinese.js";
+
 export const CHINESE = {
   overview: "总览",
   head: "注意力头",
@@ -128,6 +130,7 @@ export const CHINESE = {
   plain: "原概率",
   keptOf: "{m} 个词元中有 {n} 个可能被抽到。",
   take: "选它",
+  stepBack: "撤回一个",
   stepGreedy: "写出最可能的",
   stepSample: "随机抽一个",
   effectOfKey:
@@ -136,4 +139,5 @@ export const CHINESE = {
   unreachable: "服务器没有应答，它还在运行吗？",
   rolloutNote:
     "累乘（Abnar 与 Zuidema，2020）沿着各层追踪注意力，每一层有一半来自残差：Ā = ½A + ½I，从第一层乘起。",
+  ...WALK_CHINESE,
 };

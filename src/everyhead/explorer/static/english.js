@@ -1,3 +1,5 @@
+import { WALK_ENGLISH } from "./walk_english.js";
+
 export const ENGLISH = {
   overview: "Overview",
   head: "Head",
@@ -134,6 +136,7 @@ export const ENGLISH = {
   plain: "probability",
   keptOf: "{n} of {m} pieces can be drawn.",
   take: "take",
+  stepBack: "Take the last one back",
   stepGreedy: "Write the likeliest",
   stepSample: "Draw one",
   effectOfKey:
@@ -144,4 +147,5 @@ export const ENGLISH = {
   rolloutNote:
     "Rollout (Abnar & Zuidema 2020) follows attention through the layers, half of each layer's stream " +
     "being the residual: Ā = ½A + ½I, multiplied from the first layer up.",
+  ...WALK_ENGLISH,
 };

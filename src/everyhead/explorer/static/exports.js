@@ -7,6 +7,7 @@ const CELL = 16;
 
 /** One or two matrices side by side as an SVG element, tokens as text. */
 export function figure(shown) {
+  if (shown.blocks) return gridFigure(shown);
   const panels = shown.panels ?? [{ ...shown, caption: "" }];
   const edge = { left: 150, top: 140 };
   let [x, height] = [0, 0];
@@ -30,6 +31,41 @@ export function figure(shown) {
   );
 }
 
+/** The overview: one row a layer, one column a head. */
+function gridFigure({ title, blocks }) {
+  const [side, gap, left] = [64, 8, 190];
+  let [y, wide] = [44, 400];
+  const drawn = [label(title, 12, 24, { "font-size": 16, "font-weight": 600 })];
+  for (const block of blocks) {
+    drawn.push(label(block.title, 12, y + 14, { "font-size": 13, "font-weight": 600 }));
+    y += 28;
+    block.thumbs.forEach((heads, l) => {
+      drawn.push(label(block.layers[l], 12, y + side / 2 + 4, { "font-size": 11 }));
+      heads.forEach((thumb, h) => drawn.push(thumbImage(thumb, left + h * (side + gap), y, side)));
+      wide = Math.max(wide, left + heads.length * (side + gap) + 8);
+      y += side + gap;
+    });
+    y += 16;
+  }
+  const box = { width: wide, height: y, viewBox: `0 0 ${wide} ${y}` };
+  const paper = svg("rect", { width: wide, height: y, fill: named("--card") });
+  return svg("svg", { xmlns: "http://www.w3.org/2000/svg", ...box }, paper, drawn);
+}
+
+function thumbImage({ width, height, cells }, x, y, side) {
+  const canvas = picture(width, height, (i) => (cells[i] === 255 ? -1 : cells[i]), ramp());
+  const unit = side / Math.max(width, height);
+  return svg("image", {
+    x: x + (side - unit * width) / 2,
+    y: y + (side - unit * height) / 2,
+    width: unit * width,
+    height: unit * height,
+    href: canvas.toDataURL("image/png"),
+    preserveAspectRatio: "none",
+    "image-rendering": "pixelated",
+  });
+}
+
 function matrixGroup({ data, caption }, cell, left, top, peak) {
   const { weights, mask, rows, columns } = data;
   const n = columns.length;
@@ -42,7 +78,6 @@ function matrixGroup({ data, caption }, cell, left, top, peak) {
     height: rows.length * cell,
     href: canvas.toDataURL("image/png"),
     preserveAspectRatio: "none",
-    style: null,
     "image-rendering": "pixelated",
   });
   const every = Math.max(1, Math.ceil(12 / cell));
@@ -93,8 +128,9 @@ export async function pngBlob(shown) {
   return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
 }
 
-export function jsonText(shown) {
-  const panels = (shown.panels ?? [shown]).map(({ data, caption }) => ({
+export async function jsonText(shown) {
+  const given = typeof shown.panels === "function" ? await shown.panels() : shown.panels;
+  const panels = (given ?? [shown]).map(({ data, caption }) => ({
     title: caption ?? "",
     queries: data.rows,
     keys: data.columns,
@@ -105,14 +141,14 @@ export function jsonText(shown) {
       }),
     ),
   }));
-  return JSON.stringify({ title: shown.title, place: shown.place ?? null, panels });
+  return JSON.stringify({ title: shown.title, panels });
 }
 
 export async function save(shown, kind) {
   const makers = {
     png: () => pngBlob(shown),
     svg: () => new Blob([svgText(shown)], { type: "image/svg+xml" }),
-    json: () => new Blob([jsonText(shown)], { type: "application/json" }),
+    json: async () => new Blob([await jsonText(shown)], { type: "application/json" }),
   };
   const link = document.createElement("a");
   link.href = URL.createObjectURL(await makers[kind]());

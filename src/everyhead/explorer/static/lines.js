@@ -74,7 +74,8 @@ export class LinesView {
   draw() {
     const { weights, mask, rows, columns } = this.data;
     const wires = this.wires();
-    const peak = Math.max(1e-12, ...wires.map((wire) => wire[2]));
+    const alone = this.at >= 0;
+    const peak = alone ? Math.max(1e-12, ...wires.map((wire) => wire[2])) : 1;
     const buckets = Array.from({ length: BUCKETS }, () => []);
     for (const [t, s, w] of wires) {
       const shade = Math.min(BUCKETS - 1, Math.floor((w / peak) * BUCKETS));
@@ -105,7 +106,9 @@ export class LinesView {
     } else if (this.at >= 0) {
       for (let t = 0; t < m; t++) take(t, this.at, 0.002);
     } else if (Math.max(m, n) <= MANY) {
-      for (let t = 0; t < m; t++) for (let s = 0; s < n; s++) take(t, s, 0.02);
+      // What stands out: above the even share, which would draw everything everywhere.
+      const least = Math.max(0.02, 1.5 / n);
+      for (let t = 0; t < m; t++) for (let s = 0; s < n; s++) take(t, s, least);
       found.sort((a, b) => b[2] - a[2]);
     }
     return found.slice(0, MOST_LINES);

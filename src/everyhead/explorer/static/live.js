@@ -2,7 +2,7 @@
 
 import { button, el, number, toggle, token } from "./dom.js";
 import { head } from "./head.js";
-import { nextPanel } from "./next.js";
+import { nextPanel, writesTarget } from "./next.js";
 import { within } from "./state.js";
 import { fromBase64 } from "./unpack.js";
 import { groupTitle, say } from "./words.js";
@@ -15,6 +15,7 @@ export function makeLive(app) {
     text: first.texts[0],
     second: first.texts[1] && !first.groups.some((g) => g.grid) ? first.texts[1] : "",
     target: "",
+    tail: [],
     off: [],
     hidden: [],
     sampler: { temperature: 1, top_k: 0, top_p: 1 },
@@ -24,6 +25,10 @@ export function makeLive(app) {
   self.ask = (name, question) => ask(name, question);
   self.question = (changes = {}) => questionOf(app, self, changes);
   self.run = (changes = {}) => run(app, self, changes);
+  self.watchWriting = () => {
+    const crossing = current(app).groups.findIndex((group) => group.kind === "cross");
+    if (crossing >= 0) app.state.set({ group: crossing, row: -1, column: -1 }, { quiet: true });
+  };
   self.later = () => {
     clearTimeout(self.timer);
     self.timer = setTimeout(() => self.run(), PAUSE);
@@ -53,8 +58,8 @@ async function ask(name, question) {
 function questionOf(app, self, changes) {
   const scene = current(app);
   const places = scene.groups.filter(readsInput).flatMap((g) => g.layers.map((layer) => layer.name));
-  const { text, second, target, off, hidden } = { ...self, ...changes };
-  const question = { text, off, hidden, places };
+  const { text, second, target, off, hidden, tail } = { ...self, ...changes };
+  const question = { text, off, hidden, places, tail };
   if (second) question.second = second;
   if (target) question.target = target;
   return question;
@@ -155,15 +160,15 @@ async function measured(app, self, details, { group, layer, head: h, cell }) {
 
 export async function live(root, context) {
   const { live: self, scene } = context;
-  const left = el("section", { class: "card" }, fields(self), switches(self, scene));
-  const right = el("div", {}, changesPanel(self, scene), nextPanel(self, context));
+  const left = el("section", { class: "card" }, fields(self, scene), switches(self, scene));
+  const right = el("div", {}, changesPanel(self, scene), nextPanel(self));
   root.append(el("div", { class: "livegrid" }, left, right));
   const below = el("div", {});
   await head(below, context);
   root.append(below);
 }
 
-function fields(self) {
+function fields(self, scene) {
   const area = (id, label, name, rows) => {
     const box = el("textarea", {
       id,
@@ -171,6 +176,7 @@ function fields(self) {
       oninput: () => {
         self[name] = box.value;
         if (name !== "target") self.hidden = [];
+        self.tail = [];
         self.later();
       },
     });
@@ -179,7 +185,7 @@ function fields(self) {
   };
   const error = el("p", { class: "error", role: "alert" });
   error.textContent = self.error;
-  const undo = () => self.run({ off: [], hidden: [] });
+  const undo = () => self.run({ off: [], hidden: [], tail: [] });
   return el(
     "form",
     {
@@ -190,7 +196,7 @@ function fields(self) {
     },
     area("live-text", say("input"), "text", 2),
     self.second ? area("live-second", say("secondInput"), "second", 1) : null,
-    area("live-target", say("targetInput"), "target", 1),
+    writesTarget(scene) ? area("live-target", say("targetInput"), "target", 1) : null,
     el(
       "div",
       { class: "bar" },

@@ -3,10 +3,10 @@
 import { button, el, number, token } from "./dom.js";
 import { say } from "./words.js";
 
-export function nextPanel(self, { scene }) {
+export function nextPanel(self) {
   const card = el("section", { class: "card" }, el("h2", {}, say("nextWords")));
   const list = el("div", { "aria-live": "polite" });
-  const show = () => fillWords(self, scene, list);
+  const show = () => fillWords(self, list);
   const knob = (name, label, limits) => {
     const input = el("input", {
       type: "number",
@@ -34,16 +34,14 @@ export function nextPanel(self, { scene }) {
   return card;
 }
 
-async function fillWords(self, scene, list) {
+async function fillWords(self, list) {
   const mine = (list.turn = (list.turn ?? 0) + 1);
-  const writes = writesTarget(scene);
   const question = { ...self.question(), ...self.sampler };
-  if (writes) question.target = self.target;
   try {
     const answer = await self.ask("next", question);
     if (list.turn !== mine) return;
     if (!answer.words) list.replaceChildren(el("p", { class: "quiet" }, say("noNext")));
-    else list.replaceChildren(table(self, writes, answer), steps(self, writes, answer));
+    else list.replaceChildren(wordsTable(self, answer), steps(self, answer));
   } catch (error) {
     const told = el("p", { class: "error" });
     told.textContent = error.message;
@@ -52,46 +50,48 @@ async function fillWords(self, scene, list) {
 }
 
 /** A model of two halves writes beside its text; a decoder goes on with the text itself. */
-function writesTarget(scene) {
+export function writesTarget(scene) {
   return scene.groups.some((group) => group.kind === "cross");
 }
 
-function goOn(self, writes, word) {
-  const name = writes ? "target" : "text";
-  self.run({ [name]: self[name] + word });
+/** Write this piece: it stands after what was written before it. */
+function goOn(self, word) {
+  self.watchWriting();
+  self.run({ tail: [...self.tail, word.id] });
 }
 
-function table(self, writes, { words, kept, of }) {
-  const body = words.map(([word, plain, drawn], i) => {
+function wordsTable(self, { words, kept, of }) {
+  const changed = words.some((word) => word.before !== null);
+  const body = words.map((word, i) => {
     const bar = el("i", { class: "share" });
-    bar.style.width = `${100 * drawn}%`;
-    const press = button(say("take"), () => goOn(self, writes, word), { id: `take-${i}` });
-    press.append(el("span", { class: "heard" }, token(word)));
+    bar.style.width = `${100 * word.drawn}%`;
+    const press = button(say("take"), () => goOn(self, word), { id: `take-${i}` });
+    press.append(el("span", { class: "heard" }, token(word.text)));
     return el(
       "tr",
-      { class: drawn ? null : "cut" },
-      el("td", {}, token(word)),
-      el("td", { class: "figure" }, number(plain)),
-      el("td", { class: "figure" }, number(drawn)),
+      { class: word.drawn ? null : "cut" },
+      el("td", {}, token(word.text)),
+      changed ? el("td", { class: "figure" }, number(word.before)) : null,
+      el("td", { class: "figure" }, number(word.plain)),
+      el("td", { class: "figure" }, number(word.drawn)),
       el("td", { class: "barcell", "aria-hidden": "true" }, bar),
       el("td", {}, press),
     );
   });
-  const top = ["token", "plain", "drawn"].map((name) => el("th", { scope: "col" }, say(name)));
-  const whole = el("table", { class: "ranking words" }, el("thead", {}, el("tr", {}, top)), el("tbody", {}, body));
+  const names = changed ? ["token", "before", "plain", "drawn"] : ["token", "plain", "drawn"];
+  const top = names.map((name) => el("th", { scope: "col" }, say(name)));
+  const line = el("tr", {}, top);
+  const whole = el("table", { class: "ranking words" }, el("thead", {}, line), el("tbody", {}, body));
   return el("div", {}, el("p", { class: "quiet" }, say("keptOf", { n: kept, m: of })), whole);
 }
 
-function steps(self, writes, { words }) {
-  const draw = () => {
-    let left = Math.random() * words.reduce((sum, word) => sum + word[2], 0);
-    const drawn = words.find((word) => (left -= word[2]) <= 0) ?? words[0];
-    goOn(self, writes, drawn[0]);
-  };
+function steps(self, { words, draw }) {
+  const back = () => self.run({ tail: self.tail.slice(0, -1) });
   return el(
     "div",
     { class: "bar" },
-    button(say("stepGreedy"), () => goOn(self, writes, words[0][0]), { id: "step-greedy" }),
-    button(say("stepSample"), draw, { id: "step-sample" }),
+    button(say("stepGreedy"), () => goOn(self, words[0]), { id: "step-greedy" }),
+    button(say("stepSample"), () => goOn(self, draw), { id: "step-sample" }),
+    self.tail.length ? button(say("stepBack"), back, { id: "step-back" }) : null,
   );
 }

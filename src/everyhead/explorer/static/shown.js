@@ -1,18 +1,33 @@
-// The overview as panels, for saving: every head of the first group that fits on a picture.
+// The overview, for saving: every head of every group as it is drawn there, named by place.
 
-import { titleOf } from "./head.js";
+import { groupTitle, say } from "./words.js";
 
-const MOST = 24;
+const MOST_CELLS = 2_000_000;
 
 export async function overviewShown({ scene, archive }) {
+  const blocks = [];
+  for (const group of scene.groups) {
+    const thumbs = await archive.thumbs(group);
+    blocks.push({ title: groupTitle(group), thumbs, layers: group.layers.map((layer) => layer.name) });
+  }
+  const panels = () => headPanels(scene, archive);
+  return { title: scene.title, blocks, panels, peak: 1 };
+}
+
+/** The heads' numbers, as many as a file should hold. */
+async function headPanels(scene, archive) {
   const panels = [];
-  const group = scene.groups[0];
-  for (const [l, layer] of group.layers.entries()) {
-    for (let h = 0; h < layer.heads.length && panels.length < MOST; h++) {
-      const head = await archive.head(group, l, h);
-      const data = { ...head, rows: group.rows, columns: group.columns };
-      panels.push({ data, caption: titleOf(group, l, h) });
+  let cells = 0;
+  for (const group of scene.groups) {
+    for (const [l, layer] of group.layers.entries()) {
+      for (let h = 0; h < layer.heads.length; h++) {
+        cells += group.rows.length * group.columns.length;
+        if (cells > MOST_CELLS) return panels;
+        const head = await archive.head(group, l, h);
+        const data = { ...head, rows: group.rows, columns: group.columns };
+        panels.push({ data, caption: `${layer.name} ${say("head")} ${h}` });
+      }
     }
   }
-  return { title: scene.title, panels, peak: 1 };
+  return panels;
 }
