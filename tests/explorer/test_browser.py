@@ -211,6 +211,7 @@ def test_what_is_shown_is_saved_as_a_picture(kind: str, tab, saved):
         assert text.startswith("<svg") and all(f">{word}</text>" in text for word in TARGET)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", ["overview", "head"])
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_axe_finds_nothing(view: str, theme: str, tab, saved):

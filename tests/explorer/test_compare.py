@@ -34,6 +34,7 @@ def shown(tab, url: str, **state) -> list[np.ndarray]:
     return tab.numbers()
 
 
+@pytest.mark.slow
 def test_heads_are_combined_by_mean_maximum_and_rollout(tab, saved):
     scene = pair()
     url = saved(scene)
@@ -83,6 +84,7 @@ def test_two_texts_stand_side_by_side_on_one_scale(tab, saved):
     assert "a=0.0.2.0" in tab.page.url
 
 
+@pytest.mark.slow
 def test_the_walk_has_the_models_own_numbers(tab, saved):
     scene = known(6, 4, 2, causal=True)
     states = {"decoder": [[[float(i + t), 1.0, 2.0, 3.0, 4.0] for t in range(6)] for i in range(2)]}
@@ -113,6 +115,7 @@ def test_the_walk_has_the_models_own_numbers(tab, saved):
     assert "x 0.500" in texts[9]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "state", ["view=compare&mix=mean", "view=walk&step=4", "view=walk&lang=zh"]
 )

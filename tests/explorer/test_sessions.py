@@ -122,6 +122,26 @@ def test_changes_are_made_to_the_pass_that_is_shown(tmp_path: Path):
     assert hidden.groups[0].layers[1].visible(0)[5, 2]
 
 
+def test_every_heads_effect_is_what_its_lost_columns_do(tmp_path: Path):
+    model = models.bert()
+    session = opened(model, tmp_path / "bert")
+    scene = session.scene(Asked(TEXT, measured=True))
+    ids = torch.tensor([session.tokenizer(TEXT)["input_ids"]])
+    cosine = torch.nn.functional.cosine_similarity
+    for layer, head in ((0, 1), (1, 3)):
+        dense = model.encoder.layer[layer].attention.output.dense.weight
+        kept = dense.data.clone()
+        with torch.inference_mode():
+            plain = model(ids).last_hidden_state[0]
+            dense.data[:, head * 8 : head * 8 + 8] = 0
+            without = model(ids).last_hidden_state[0]
+        dense.data.copy_(kept)
+        wanted = float((1 - cosine(plain, without, dim=-1)).mean())
+        found = scene.groups[0].numbers["effect"][layer][head]
+        assert wanted > 1e-3 and abs(found - wanted) < 1e-5
+    assert "effect" not in session.scene(Asked(TEXT)).groups[0].numbers
+
+
 @pytest.mark.parametrize(
     ("asked", "words"),
     [

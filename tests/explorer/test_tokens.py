@@ -85,7 +85,7 @@ def test_odd_tokens_are_saved(kind: str, tab, saved):
 
 
 @pytest.mark.slow
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.text(max_size=40), min_size=1, max_size=30))
 def test_any_tokens_are_shown_as_they_are(chromium, tmp_path_factory, tokens: list[str]):
     from everyhead.explorer.page import write

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from everyhead.errors import UserError
 
@@ -35,15 +35,18 @@ class Wanted:
         if self.translation is not None and self.second is not None:
             raise UserError("--translation belongs to one text: leave TEXT2 out.")
 
-    def scenes(self, session: "Session", *, serve: bool = False) -> "list[Scene]":
-        """One scene a text."""
+    def scenes(
+        self, session: "Session", *, serve: bool = False, measured: bool = False
+    ) -> "list[Scene]":
+        """One scene a text; `measured`: with what switching each head off does."""
         from everyhead.explorer.sessions import MOST_SAVED, MOST_SERVED, Asked
 
         most = MOST_SERVED if serve else MOST_SAVED
         if self.pair:
-            return [session.scene(Asked(self.text, self.second, most=most))]
+            return [session.scene(Asked(self.text, self.second, most=most, measured=measured))]
         texts = [self.text] if self.second is None else [self.text, self.second]
-        return [session.scene(Asked(t, target=self.translation, most=most)) for t in texts]
+        shared: Any = {"target": self.translation, "most": most, "measured": measured}
+        return [session.scene(Asked(text, **shared)) for text in texts]
 
 
 def is_ours(place: str) -> bool:

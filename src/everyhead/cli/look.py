@@ -76,7 +76,8 @@ def look(
     wanted = Wanted(utf8(text), second and utf8(second), translation and utf8(translation), pair)
     wanted.check()
     session = open_session(model, image=image, beam=beam, device=device, threads=threads)
-    scenes = wanted.scenes(session, serve=serve)
+    paged = html is not None or not (png or svg or json or serve)
+    scenes = wanted.scenes(session, serve=serve, measured=paged)
     state = first_view(scenes[0], layer, head)
     for scene in scenes:
         print(made_of(scene), end="")
@@ -86,7 +87,7 @@ def look(
     if json is not None:
         atomic_write_text(json, compact(scene_values(scenes, layer=layer, head=head)))
         print(json)
-    if html is not None or not (png or svg or json or serve):
+    if paged:
         print(write(scenes, html or PAGE, state=state))
     if serve:
         from everyhead.cli.serving import serve_page

@@ -9,6 +9,7 @@ will compute from them is computed here first: a head is stored so only when eve
 within 1/255 of its row's peak.
 """
 
+import math
 import zlib
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from everyhead.explorer.scene import Bools, Floats, HeadParts
 
-LOW_BITS = (0, 1, 2, 3, 4)
+MOST_LOW = 4
 TOLERANCE = 0.98 / 255
 
 
@@ -35,19 +36,19 @@ def pack_factors(
     if parts.bias is not None:
         return None
     q, k = balanced(parts)
-    for low in LOW_BITS:
+    peaks = np.maximum(weights.max(1, keepdims=True), np.finfo(np.float32).tiny)
+    low = 0
+    while low <= MOST_LOW:
         step = _step(q, k, low)
         codes = [np.rint(x / step).astype(np.int32) for x in (q, k)]
-        if max(np.abs(c).max() for c in codes) >> low > 127:
-            return None
-        content = _bytes(codes, low)
-        if len(content) >= limit:
-            return None
-        rebuilt = softmax(codes[0] * np.float32(step), codes[1] * np.float32(step), visible)
-        peaks = weights.max(1, keepdims=True)
-        if (np.abs(rebuilt - weights) <= TOLERANCE * peaks).all():
-            entry = {"form": "factors", "width": q.shape[1], "step": float(step), "low": low}
-            return Factors(entry, content)
+        q_near, k_near = (c * np.float32(step) for c in codes)
+        rebuilt = softmax(q_near, k_near, visible)
+        worst = float((np.abs(rebuilt - weights) / peaks).max()) / TOLERANCE
+        if worst <= 1:
+            content = _bytes(codes, low)
+            entry = {"form": "factors", "width": q.shape[1], "step": step, "low": low}
+            return Factors(entry, content) if len(content) < limit else None
+        low += max(1, math.ceil(math.log2(worst) - 0.5))  # each bit halves what is wrong
     return None
 
 

@@ -6,6 +6,7 @@ towers reads a text beside a picture.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 
 from everyhead.errors import UserError
+from everyhead.explorer.effects import with_effects
 from everyhead.explorer.scene import Scene
 from everyhead.explorer.sessions import (
     Asked,
@@ -72,10 +74,9 @@ class TextReader:
         line = check_text(asked.text)
         pieces = self._pieces(asked)
         check_length(len(pieces.ids), self.longest, asked.most)
-        logits = None
+        given = self._input(pieces.ids, pieces.segments, asked.second)
         with torch.inference_mode(), record(self.model, asked.changes) as trace:
-            result = self.model(**self._input(pieces.ids, pieces.segments, asked.second))
-            logits = getattr(result, "logits", None)
+            logits = getattr(self.model(**given), "logits", None)
         half = trace.places()[0].split(".")[0]
         halves = {half: Half.of(pieces)}
         texts = [line] if asked.second is None else [line, asked.second]
@@ -84,7 +85,12 @@ class TextReader:
             best = logits[0, -1].float().softmax(-1).topk(3)
             words = texts_of_ids(self.tokenizer, best.indices.tolist())
             more["output"] = {"next": [*zip(words, best.values.tolist(), strict=True)]}
-        return scene_of_halves(trace, halves, title=line, **more)
+        scene = scene_of_halves(trace, halves, title=line, **more)
+        return (
+            scene
+            if not asked.measured
+            else with_effects(scene, self.model, partial(self.model, **given))
+        )
 
     def next_words(self, asked: Asked) -> NextWords | None:
         """Of a decoder with a head."""
@@ -131,8 +137,12 @@ class Answerer:
         read, written = self._decoder(asked, pieces.ids)
         check_length(len(read), self.longest, asked.most)
         device = device_of(self.model)
+        given = {
+            "input_ids": tensor(pieces.ids, device),
+            "decoder_input_ids": tensor(read, device),
+        }
         with torch.inference_mode(), record(self.model, asked.changes) as trace:
-            self.model(input_ids=tensor(pieces.ids, device), decoder_input_ids=tensor(read, device))
+            self.model(**given)
         texts, known = texts_of_ids(self.tokenizer, written), set(self.tokenizer.all_special_ids)
         halves = {
             "encoder": Half.of(pieces),
@@ -141,6 +151,8 @@ class Answerer:
         answer = self.tokenizer.decode(written, skip_special_tokens=True)
         more: dict[str, Any] = {"texts": [line], "model": self.name, "notes": self.notes}
         scene = scene_of_halves(trace, halves, title=line, output={"text": answer}, **more)
+        if asked.measured:
+            scene = with_effects(scene, self.model, partial(self.model, **given))
         return with_decoder_keys(scene, texts)
 
     def next_words(self, asked: Asked) -> NextWords | None:

@@ -29,6 +29,7 @@ class Asked(NamedTuple):
 
     target: what a model of two halves is taken to have written, instead of its own output.
     tail: ids that were written after the text (or the target), one step after the other.
+    measured: switch every head off in turn, and note what it does.
     """
 
     text: str
@@ -37,6 +38,7 @@ class Asked(NamedTuple):
     changes: tuple[Change, ...] = ()
     most: int = MOST_SAVED
     tail: tuple[int, ...] = ()
+    measured: bool = False
 
 
 class Session(Protocol):

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from everyhead.data.pair_tokenizer import PairTokenizer
+from everyhead.explorer.effects import with_effects
 from everyhead.explorer.scene import Scene
 from everyhead.explorer.sessions import (
     Asked,
@@ -39,8 +40,9 @@ class Translator:
         config, device = self.model.config, next(self.model.parameters()).device
         check_length(max(len(source) + 1, len(target) + ended), config.max_len, asked.most)
         written = [config.pad_id, *target][: len(target) + ended]
+        given = tensor([*source, config.eos_id], device), tensor(written, device)
         with torch.inference_mode(), record(self.model, asked.changes) as trace:
-            self.model.hidden(tensor([*source, config.eos_id], device), tensor(written, device))
+            self.model.hidden(*given)
         spans = self.tokenizer.target.pieces_to_spans(target) + [END] * ended
         halves = {
             "encoder": Half(
@@ -52,7 +54,10 @@ class Translator:
         }
         line = check_text(asked.text)
         more: dict[str, Any] = {"texts": [line], "model": self.name, "output": {"text": text}}
-        return with_decoder_keys(scene_of_halves(trace, halves, title=line, **more), spans)
+        scene = scene_of_halves(trace, halves, title=line, **more)
+        if asked.measured:
+            scene = with_effects(scene, self.model, lambda: self.model.hidden(*given))
+        return with_decoder_keys(scene, spans)
 
     def next_words(self, asked: Asked) -> NextWords | None:
         """After `target`, which may be empty."""

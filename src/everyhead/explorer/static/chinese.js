@@ -101,7 +101,7 @@ export const CHINESE = {
   seg_1: "第二句",
   oneScale: "两个矩阵共用一个色标，最深的颜色代表 {peak}。",
   nothingLeft: "筛选之后没有词元可以显示了。",
-  headEffect: "关掉整个头，模型输出变化 {value}。",
+  headEffect: "实测：关掉整个头，最后一层的状态平均偏移 {value}（1 − 余弦）。",
   windowOf: "共 {m} × {n} 个词元，当前窗口 {a} × {b}",
   fromRow: "查询起点",
   fromColumn: "键起点",

@@ -2,7 +2,7 @@
 
 import { combined, filtered } from "./combine.js";
 import { choice, el, number, toggle, token } from "./dom.js";
-import { rowPeaks, titleOf } from "./head.js";
+import { dataOf, isLong, rowPeaks, titleOf } from "./head.js";
 import { MatrixView } from "./matrix.js";
 import { within } from "./state.js";
 import { groupTitle, say } from "./words.js";
@@ -20,8 +20,12 @@ export async function compare(root, context) {
   root.append(compareControls(context, sides, heads));
   const shown = [];
   for (const side of sides) {
-    const whole = await combined(context.archive, side.group, side.layer, { head: side.head, heads, mix });
-    shown.push({ side, data: filtered(whole, side.group, filters) });
+    const { group, layer, head } = side;
+    const partial = isLong(group) && !group.layers[layer].heads[head].form;
+    const whole = partial
+      ? await dataOf(context, side)
+      : await combined(context.archive, group, layer, { head, heads, mix });
+    shown.push({ side, data: partial ? whole : filtered(whole, group, filters) });
   }
   const peak = Math.max(1e-12, ...shown.flatMap(({ data }) => rowPeaks(data)));
   root.append(el("p", { class: "quiet" }, say("oneScale", { peak: number(peak) })));

@@ -107,7 +107,9 @@ export const ENGLISH = {
   seg_1: "sentence B",
   oneScale: "Both matrices share one scale: the darkest colour is {peak}.",
   nothingLeft: "Nothing is left to show: the filters hide every token.",
-  headEffect: "Switching this whole head off changes the model's output by {value}.",
+  headEffect:
+    "Measured: without this whole head, the states after the last layer move by {value} (1 − cosine, mean "
+    + "over all words).",
   windowOf: "{m} × {n} tokens; a window of {a} × {b}",
   fromRow: "from query",
   fromColumn: "from key",

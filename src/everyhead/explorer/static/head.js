@@ -52,10 +52,14 @@ export async function head(root, context) {
   context.shown = { kind: "head", data, title: titleOf(group, layer, h), where, peak };
 }
 
+/** Too long to be sent whole: shown in windows. */
+export function isLong(group) {
+  return Math.max(group.rows.length, group.columns.length) > LONG;
+}
+
 /** All of a head; of a long text in the served page a window. */
-async function dataOf({ archive, state }, { group, layer, head: h }) {
-  const long = Math.max(group.rows.length, group.columns.length) > LONG;
-  if (!long || group.layers[layer].heads[h].form) {
+export async function dataOf({ archive, state }, { group, layer, head: h }) {
+  if (!isLong(group) || group.layers[layer].heads[h].form) {
     const unpacked = await archive.head(group, layer, h);
     return { ...unpacked, rows: group.rows, columns: group.columns };
   }
@@ -149,7 +153,8 @@ function factsOf(group, layer, h) {
   for (const stat of statisticsOf([group])) {
     const value = valueOf(group, stat, layer, h);
     if (value === null) continue;
-    list.append(el("div", {}, el("dt", {}, statisticName(stat)), el("dd", {}, number(value, 2))));
+    const shown = number(value, stat === "effect" ? 4 : 2);
+    list.append(el("div", {}, el("dt", {}, statisticName(stat)), el("dd", {}, shown)));
   }
   return [title, list];
 }

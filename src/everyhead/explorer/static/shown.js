@@ -1,5 +1,6 @@
 // The overview, for saving: every head of every group as it is drawn there, named by place.
 
+import { isLong } from "./head.js";
 import { groupTitle, say } from "./words.js";
 
 const MOST_CELLS = 2_000_000;
@@ -18,7 +19,7 @@ export async function overviewShown({ scene, archive }) {
 async function headPanels(scene, archive) {
   const panels = [];
   let cells = 0;
-  for (const group of scene.groups) {
+  for (const group of scene.groups.filter((each) => !isLong(each) || each.masks.length)) {
     for (const [l, layer] of group.layers.entries()) {
       for (let h = 0; h < layer.heads.length; h++) {
         cells += group.rows.length * group.columns.length;

@@ -6,7 +6,7 @@ import { say } from "./words.js";
 /** What switching the head off does, as a sentence; null where nobody measured it. */
 export function effectOf(group, layer, head) {
   const value = valueOf(group, "effect", layer, head);
-  return value === null ? null : say("headEffect", { value: number(value) });
+  return value === null ? null : say("headEffect", { value: number(value, 4) });
 }
 
 export function statisticsOf(groups) {
