@@ -24,9 +24,9 @@ class Linear(nn.Module):
         self.bias = nn.Parameter(torch.empty(n_out)) if bias else None
         self.reset()
 
-    def reset(self) -> None:
-        """Draw the start: weights uniform in ±√(6 / (in + out)), bias zero."""
-        nn.init.xavier_uniform_(self.weight)
+    def reset(self, gain: float = 1.0) -> None:
+        """Draw the start: weights uniform in ±gain·√(6 / (in + out)), bias zero."""
+        nn.init.xavier_uniform_(self.weight, gain)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 

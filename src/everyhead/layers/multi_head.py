@@ -17,6 +17,10 @@ from everyhead.layers.linear import Linear, linear, stacked
 from everyhead.layers.masks import Mask
 from everyhead.layers.packing import Packing
 
+# W^Q, W^K and W^V start as the thirds of one Xavier matrix (3C, C), as in torch.nn: learning begins
+# from flatter attention and goes much faster (docs/decisions.md, "The start of attention").
+THREE_AS_ONE = 0.5**0.5
+
 
 class MultiHeadAttention(nn.Module):
     """h attentions side by side: project → attend → join. 1706.03762 section 3.2.2; B200-227."""
@@ -50,6 +54,8 @@ class MultiHeadAttention(nn.Module):
         self.q_proj = Linear(d_model, self.n_heads * self.d_head, bias=bias)
         self.k_proj = Linear(d_model, self.n_kv_heads * self.d_head, bias=bias)
         self.v_proj = Linear(d_model, self.n_kv_heads * self.d_head, bias=bias)
+        for each in (self.q_proj, self.k_proj, self.v_proj):
+            each.reset(gain=THREE_AS_ONE)
         self.o_proj = Linear(self.n_heads * self.d_head, d_model, bias=bias)
 
     def forward(

@@ -59,6 +59,7 @@ class ModelRecipe(Section):
     activation: str | None = None
     norm: str | None = None
     positions: str | None = None
+    tie_output: bool | None = None
     max_len: int = Field(default=256, ge=2)
 
     def config(self, vocab_size: int, source_vocab_size: int | None) -> TransformerConfig:
