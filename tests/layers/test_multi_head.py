@@ -87,12 +87,14 @@ def test_kv_heads_that_do_not_divide_the_heads_are_refused() -> None:
         MultiHeadAttention(8, 4, n_kv_heads=3)
 
 
-def test_projections_start_without_bias_and_with_unit_gain() -> None:
+def test_projections_start_without_bias_and_as_thirds_of_one_matrix() -> None:
     torch.manual_seed(0)
-    layer = MultiHeadAttention(256, 4)
-    for projection in (layer.q_proj, layer.k_proj, layer.v_proj, layer.o_proj):
+    layer, peer = MultiHeadAttention(256, 4), torch.nn.MultiheadAttention(256, 4)
+    for projection in (layer.q_proj, layer.k_proj, layer.v_proj):
         assert torch.equal(projection.bias, torch.zeros(256))
-        assert abs(projection.weight.var().item() * 256 - 1) < 0.05
+        ratio = projection.weight.var() / peer.in_proj_weight.var()
+        assert abs(ratio.item() - 1) < 0.05
+    assert abs(layer.o_proj.weight.var().item() * 256 - 1) < 0.05
     assert not torch.equal(layer.q_proj.weight, layer.k_proj.weight)
 
 

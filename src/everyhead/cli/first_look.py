@@ -24,14 +24,16 @@ def first_look(run: Path) -> str | None:
     if kept.is_file():
         return kept.read_text(encoding="utf-8")
     if find_spec("transformers") is None:
-        return _left_out('it needs transformers: pip install "everyhead[hf]"')
+        _left_out('it needs transformers: pip install "everyhead[hf]"')
+        return None
     from everyhead.cli.asked import Wanted, open_session
     from everyhead.explorer.page import html, write
 
     try:
-        scenes = Wanted(RIVER, MONEY).scenes(open_session(MODEL))
+        scenes = Wanted(RIVER, MONEY).scenes(open_session(MODEL), measured=True)
     except UserError as error:
-        return _left_out(str(error))
+        _left_out(str(error))
+        return None
     run.mkdir(parents=True, exist_ok=True)
     print(write(scenes, kept).resolve(), flush=True)
     return html(scenes)
