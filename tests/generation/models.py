@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from everyhead.data.batching import pad_rows
 from everyhead.layers.blocks import Memory
+from everyhead.layers.multi_head import MultiHeadAttention
 from everyhead.models.transformer import Transformer, TransformerConfig
 
 SMALL = {"d_model": 16, "n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": 2, "d_ff": 32}
@@ -25,6 +26,10 @@ def lively(vocab_size: int, seed: int = 0, **choices: object) -> Transformer:
         for places in (model.source_positions, model.target_positions):
             for p in places.parameters():  # the sinusoid has none
                 p.normal_(std=1.5)
+        for part in model.modules():
+            if isinstance(part, MultiHeadAttention):  # attention that chooses
+                for projection in (part.q_proj, part.k_proj, part.v_proj):
+                    projection.weight.mul_(2**0.5)
         for block in model.decoder.blocks:
             for attention in (block.self_attn, block.cross_attn):
                 attention.o_proj.weight.mul_(0.5)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from everyhead.layers.multi_head import MultiHeadAttention
 from everyhead.models.transformer import Transformer, TransformerConfig
 
 SMALL = {"d_model": 32, "n_heads": 4, "n_encoder_layers": 2, "n_decoder_layers": 2, "d_ff": 48}
@@ -31,10 +32,17 @@ ENCODER_DECODERS = [name for name in FAMILIES if name.startswith("transformer")]
 
 
 def build(name: str, *, dtype: torch.dtype = torch.float32) -> nn.Module:
-    """The family's small model in eval, with no bias left at zero and no gain left at one."""
+    """The family's small model in eval, with no bias left at zero and no gain left at one.
+
+    Its attention is sharper than at the start of training, so that a head more or less is seen.
+    """
     torch.manual_seed(0)
     model = FAMILIES[name]().eval()
     with torch.no_grad():
+        for part in model.modules():
+            if isinstance(part, MultiHeadAttention):
+                for projection in (part.q_proj, part.k_proj, part.v_proj):
+                    projection.weight.mul_(2**0.5)
         for p in model.parameters():
             if p.dim() == 1:
                 p.add_(0.3 * torch.randn_like(p))

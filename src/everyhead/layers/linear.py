@@ -18,11 +18,11 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 class Linear(nn.Module):
     """A linear map with Xavier-uniform weights and zero bias (Glorot & Bengio 2010)."""
 
-    def __init__(self, n_in: int, n_out: int, *, bias: bool = True) -> None:
+    def __init__(self, n_in: int, n_out: int, *, bias: bool = True, gain: float = 1.0) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(n_out, n_in))
         self.bias = nn.Parameter(torch.empty(n_out)) if bias else None
-        self.reset()
+        self.reset(gain)
 
     def reset(self, gain: float = 1.0) -> None:
         """Draw the start: weights uniform in ±gain·√(6 / (in + out)), bias zero."""

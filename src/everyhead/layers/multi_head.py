@@ -51,12 +51,11 @@ class MultiHeadAttention(nn.Module):
         self.d_head = d_head or d_model // n_heads
         self.scale = self.d_head**-0.5 if scale is None else scale
         self.dropout = dropout
-        self.q_proj = Linear(d_model, self.n_heads * self.d_head, bias=bias)
-        self.k_proj = Linear(d_model, self.n_kv_heads * self.d_head, bias=bias)
-        self.v_proj = Linear(d_model, self.n_kv_heads * self.d_head, bias=bias)
-        for each in (self.q_proj, self.k_proj, self.v_proj):
-            each.reset(gain=THREE_AS_ONE)
-        self.o_proj = Linear(self.n_heads * self.d_head, d_model, bias=bias)
+        n_q, n_kv = self.n_heads * self.d_head, self.n_kv_heads * self.d_head
+        self.q_proj = Linear(d_model, n_q, bias=bias, gain=THREE_AS_ONE)
+        self.k_proj = Linear(d_model, n_kv, bias=bias, gain=THREE_AS_ONE)
+        self.v_proj = Linear(d_model, n_kv, bias=bias, gain=THREE_AS_ONE)
+        self.o_proj = Linear(n_q, d_model, bias=bias)
 
     def forward(
         self,
