@@ -17,6 +17,8 @@ from everyhead.weights.folder import load, save_model
 from tests.cli.conftest import everyhead, everything_in, refused
 from tests.inspection.twelve import build
 
+pytestmark = pytest.mark.slow  # many models or pictures; `make test-fast` leaves them out
+
 FAST = ["--law", "repeat", "--law", "padding-left"]
 
 

@@ -18,7 +18,9 @@ def opening(verb: list[str], folder: Path) -> str:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_what_is_no_run_is_told_apart(verb: list[str], tmp_path: Path, pairs: Path):
-    assert opening(verb, tmp_path / "none").startswith("There is no run or model folder")
+    # `look` opens what others trained, too
+    kind = "model folder" if verb == ["look"] else "run or model folder"
+    assert opening(verb, tmp_path / "none").startswith(f"There is no {kind} {tmp_path}")
     assert "is a file; give the folder of a run" in opening(verb, pairs)
     assert "neither a recipe.toml nor a config.json" in opening(verb, tmp_path)
 

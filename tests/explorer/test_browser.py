@@ -8,6 +8,8 @@ import pytest
 from everyhead.explorer.scene import Group, HeadParts, Matrices, Scene, scene_of
 from tests.explorer.conftest import SOURCE, TARGET, shares, translation
 
+pytestmark = pytest.mark.slow  # many models or pictures; `make test-fast` leaves them out
+
 
 class Known(Matrices):
     """Weights with the q, k, v they come from."""

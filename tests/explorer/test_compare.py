@@ -14,6 +14,8 @@ from tests.explorer import models
 from tests.explorer.conftest import shares, translation
 from tests.explorer.test_browser import known
 
+pytestmark = pytest.mark.slow  # many models or pictures; `make test-fast` leaves them out
+
 WORDS = ["[CLS]", "a", "b", "[SEP]", "c", "d", "[SEP]"]
 SPECIAL = [True, False, False, True, False, False, True]
 SENTENCES = [0, 0, 0, 0, 1, 1, 1]

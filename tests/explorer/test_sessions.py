@@ -14,6 +14,8 @@ from everyhead.inspection.changes import HeadOff, TokenHidden
 from everyhead.weights.foreign import open_foreign
 from tests.explorer import models
 
+pytestmark = pytest.mark.slow  # many models or pictures; `make test-fast` leaves them out
+
 TEXT = "the bank of the river was muddy"
 
 

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from everyhead.explorer.scene import scene_of
 from tests.explorer.conftest import shares
 
+pytestmark = pytest.mark.slow  # many models or pictures; `make test-fast` leaves them out
+
 ODD = [
     *("<s>", "</script>", "<script>document.title='x'</script>", "<img src=x onerror=alert(1)>"),
     *('"', "'", "&", "&amp;", "`", "${1}", "<!--", "-->", "]]>", "\\", "\\u003c", "</style>"),

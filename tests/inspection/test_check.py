@@ -16,6 +16,8 @@ from tests.inspection.twelve import CLIP_TEXT, LLAMA, TWELVE, build
 from tests.laws.families import FAMILIES
 from tests.laws.families import build as build_own
 
+pytestmark = pytest.mark.slow  # many models or pictures; `make test-fast` leaves them out
+
 # What published code does, each shown below by calling transformers and nothing else.
 REAL = {
     **{name: {"padding-left"} for name in ("bert", "gpt2", "bart", "marian", "clip", "roberta")},

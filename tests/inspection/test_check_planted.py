@@ -13,6 +13,8 @@ from tests.inspection import planted
 from tests.inspection.twelve import build
 from tests.laws.families import build as build_own
 
+pytestmark = pytest.mark.slow  # many models or pictures; `make test-fast` leaves them out
+
 
 def failing(model: Any, *laws: str) -> dict[str, Finding]:
     return {f.law: f for f in check(model, laws=laws or None) if f.verdict == "fail"}

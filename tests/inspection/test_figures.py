@@ -15,6 +15,8 @@ from everyhead.inspection import fonts
 from everyhead.inspection.figures import attention_figure, attention_grid, save_figure
 from everyhead.inspection.layout import plain
 
+pytestmark = pytest.mark.slow  # many models or pictures; `make test-fast` leaves them out
+
 ENGLISH = ["On", " the", " way", " home", ",", " I", " bought", " bread", ".", "</s>"]
 CHINESE = ["回家", "的", "路上", "，", "我", "买", "了", "面包", "。", "</s>"]
 

@@ -11,6 +11,8 @@ from everyhead.inspection.figures import save_figure
 from everyhead.inspection.maps import rollout_figure, statistics_figure
 from everyhead.inspection.overlay import patches_figure
 
+pytestmark = pytest.mark.slow  # many models or pictures; `make test-fast` leaves them out
+
 
 def drawn(figure) -> list[np.ndarray]:
     return [np.ma.asarray(axes.images[0].get_array()) for axes in figure.axes if axes.images]

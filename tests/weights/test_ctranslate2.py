@@ -19,6 +19,8 @@ from .small import (
     shared_tokenizer,
 )
 
+pytestmark = pytest.mark.slow  # many models or pictures; `make test-fast` leaves them out
+
 ctranslate2 = pytest.importorskip("ctranslate2")
 pytest.importorskip("transformers")
 

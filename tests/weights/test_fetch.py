@@ -19,6 +19,8 @@ from everyhead.weights import fetch, wheel
 from everyhead.weights.wheel import Wheel
 from tests.cli.conftest import everyhead, refused
 
+pytestmark = pytest.mark.slow  # many models or pictures; `make test-fast` leaves them out
+
 INSIDE = "small_model/model/"
 INFO = "small_model-1.0.dist-info/"
 FILES = {
@@ -52,6 +54,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     return tmp_path / "cache" / "everyhead" / "models"
 
 
