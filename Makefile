@@ -63,7 +63,7 @@ $(VENV)/python.stamp:
 	  exit 1; }
 	@touch $@
 
-$(VENV)/demo.stamp: EXTRAS = demo,train,hf
+$(VENV)/demo.stamp: EXTRAS = demo,train,hf,look
 $(VENV)/test.stamp: EXTRAS = test
 $(VENV)/bench.stamp: EXTRAS = bench
 $(VENV)/%.stamp: $(VENV)/python.stamp pyproject.toml constraints.txt
