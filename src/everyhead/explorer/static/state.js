@@ -48,8 +48,12 @@ export class State {
   set(changes, { quiet = false, push = false } = {}) {
     Object.assign(this.values, changes);
     const hash = this.text();
-    if (push) history.pushState(null, "", hash);
-    else history.replaceState(null, "", hash);
+    try {
+      if (push) history.pushState(null, "", hash);
+      else history.replaceState(null, "", hash);
+    } catch {
+      // A framed page has no address of its own.
+    }
     if (!quiet) this.onchange();
   }
 
