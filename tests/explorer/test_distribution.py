@@ -25,6 +25,13 @@ def test_as_transformers_samples(temperature: float, top_k: int, top_p: float):
 def test_temperature_0_is_the_likeliest_and_odd_settings_are_refused():
     logits = torch.tensor([1.0, 3.0, 2.0])
     assert shaped(logits, Shape(0.0)).tolist() == [0, 1, 0]
-    for shape in (Shape(-1), Shape(float("nan")), Shape(1, -1), Shape(1, 0, 0), Shape(1, 0, 2)):
+    for shape in (
+        Shape(-1),
+        Shape(1e-308),
+        Shape(float("nan")),
+        Shape(1, -1),
+        Shape(1, 0, 0),
+        Shape(1, 0, 2),
+    ):
         with pytest.raises(UserError):
             shaped(logits, shape)

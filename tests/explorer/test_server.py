@@ -7,16 +7,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from starlette.testclient import TestClient
 
+from everyhead.explorer.guard import Guard
 from everyhead.explorer.readers import reader
 from everyhead.explorer.server import app
-from everyhead.explorer.sessions import MOST_SERVED, Asked
+from everyhead.explorer.sessions import MOST_SERVED, Asked, NextWords
 from everyhead.weights.foreign import open_foreign
 from tests.explorer import models
 
 TEXT = "the bank of the river was muddy"
 ORIGIN = "http://127.0.0.1:8765"
+HOST = {"host": "127.0.0.1:8765"}
 PLACES = ["decoder.0.self_attn", "decoder.1.self_attn"]
 
 
@@ -70,11 +73,47 @@ def test_a_form_or_text_that_another_site_could_send_is_refused(client):
     assert chunked.status_code == 411
 
 
+def test_a_length_that_chunks_belie_is_refused(client):
+    length = {"Content-Length": "2", "Content-Type": "application/json"}
+    for headers, status in (
+        ({"Transfer-Encoding": "chunked"}, 411),
+        ({"Content-Length": "²"}, 411),
+        ({"Content-Length": "9" * 5000}, 413),
+    ):
+        refused = client.app.refusal(
+            "POST", {name.lower(): value for name, value in (length | headers).items()} | HOST
+        )
+        assert refused is not None and refused[0] == status
+    plain = {name.lower(): value for name, value in length.items()}
+    assert client.app.refusal("POST", plain | HOST) is None
+
+
 def test_an_open_address_takes_numbers_but_no_foreign_names(session):
     wide = app(session, [session.scene(Asked(TEXT))], address="0.0.0.0", port=80)
     for host, status in (("192.168.1.7:80", 200), ("evil.example:80", 421), ("127.0.0.1:80", 200)):
         client = TestClient(wide, base_url="http://127.0.0.1:80")
         assert client.get("/", headers={"Host": host}).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("address", "host", "welcome"),
+    [
+        ("127.0.0.1", "127.0.0.1", True),
+        ("127.0.0.2", "127.0.0.2:80", True),
+        ("127.0.0.2", "192.168.1.7:80", False),
+        ("::1", "[::1]", True),
+        ("0.0.0.0", "192.168.1.7", True),
+        ("::", "[fe80::7]:80", True),
+        ("0.0.0.0", "evil.example", False),
+        ("127.0.0.1", "127.0.0.1:8080", False),
+        ("127.0.0.1", "127.0.0.1:80:80", False),
+    ],
+)
+def test_a_host_without_a_port_means_80_and_every_loopback_number_is_local(
+    address: str, host: str, welcome: bool
+):
+    guard = Guard(None, address=address, port=80)
+    assert (guard.refusal("GET", {"host": host}) is None) == welcome
 
 
 @pytest.mark.parametrize(
@@ -149,6 +188,7 @@ def test_long_texts_are_shown_in_windows_that_are_exact(client, session):
         ("head", {"scene": 1, "group": 9, "layer": 0, "head": 0}, "no such head"),
         ("head", {"scene": 10**6, "group": 0, "layer": 0, "head": 0}, "older than the last runs"),
         ("next", {"text": TEXT, "temperature": -1}, "temperature is -1"),
+        ("next", {"text": TEXT, "temperature": 1e-308}, "must be 0 (the most likely alone)"),
         ("next", {"text": TEXT, "tail": [10**6]}, ""),
     ],
 )
@@ -156,6 +196,21 @@ def test_what_makes_no_sense_is_refused_in_a_sentence(client, name, question, wo
     found = ask(client, name, **question)
     assert found.status_code == 400
     assert words in json.loads(found.text)["error"]
+
+
+def test_what_the_model_cannot_do_is_a_sentence_too(session, monkeypatch):
+    live = TestClient(app(session, [session.scene(Asked(TEXT))]), base_url=ORIGIN)
+
+    def no_memory(asked: Asked) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(session, "next_words", no_memory)
+    found = ask(live, "next", text=TEXT)
+    assert (found.status_code, found.json()) == (400, {"error": "CUDA out of memory."})
+    nothing = NextWords(torch.full((8,), float("nan")), lambda ids: ["x" for _ in ids])
+    monkeypatch.setattr(session, "next_words", lambda asked: nothing)
+    found = ask(live, "next", text=TEXT, temperature=0)
+    assert found.status_code == 400 and "JSON" in found.json()["error"]
 
 
 def test_broken_json_is_refused(client):

@@ -6,7 +6,6 @@ Holtzman et al. 2020 (1904.09751) section 3.1: nucleus; Fan et al. 2018 (1805.04
 cut the distribution at temperature τ, in this order, and what is left is made to sum to 1.
 """
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -14,9 +13,11 @@ from torch import Tensor
 
 from everyhead.errors import UserError
 
+LEAST = 1e-3  # below it z / τ may leave what a number can hold
+
 
 class Shape(NamedTuple):
-    """How a sampler is set: temperature above 0 (0: the most likely alone), k (0: all), p."""
+    """How a sampler is set: temperature (0: the most likely alone), k (0: all), p."""
 
     temperature: float = 1.0
     top_k: int = 0
@@ -27,8 +28,11 @@ class Shape(NamedTuple):
         Raises:
             UserError: a number that makes no sense.
         """
-        if not (math.isfinite(self.temperature) and 0 <= self.temperature <= 100):
-            raise UserError(f"The temperature is {self.temperature:g}; it must be 0 … 100.")
+        if self.temperature != 0 and not LEAST <= self.temperature <= 100:  # NaN is neither
+            raise UserError(
+                f"The temperature is {self.temperature:g}; it must be 0 (the most likely alone) "
+                f"or {LEAST:g} … 100."
+            )
         if self.top_k < 0:
             raise UserError(f"top-k is {self.top_k}; it must be 0 (all) or more.")
         if not 0 < self.top_p <= 1:

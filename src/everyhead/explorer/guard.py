@@ -6,6 +6,7 @@ anything must be JSON from the page itself.
 """
 
 import ipaddress
+import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -15,7 +16,16 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 MOST_BYTES = 1_000_000
-LOCAL = ("127.0.0.1", "localhost", "[::1]")
+HOST = re.compile(r"(?P<name>\[[0-9a-fA-F:.]+\]|[^:\[\]]+)(:(?P<port>\d+))?")
+
+
+def is_local(address: str) -> bool:
+    """Whether nobody but this machine reaches the address (a number, or `localhost`).
+
+    Raises:
+        ValueError: it is neither.
+    """
+    return address == "localhost" or ipaddress.ip_address(address).is_loopback
 
 
 class Guard:
@@ -23,7 +33,7 @@ class Guard:
 
     def __init__(self, app: App, *, address: str, port: int) -> None:
         self.app, self.port = app, port
-        self.open = address not in ("127.0.0.1", "localhost", "::1")
+        self.open = not is_local(address)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """The ASGI call."""
@@ -51,25 +61,22 @@ class Guard:
         if method == "POST":
             if not headers.get("content-type", "").startswith("application/json"):
                 return 415, "Send JSON."
-            if not headers.get("content-length", "").isdigit():
+            told = headers.get("content-length", "")  # chunks would go on past what it says
+            if "transfer-encoding" in headers or not told.isdecimal() or not told.isascii():
                 return 411, "Say how long the request is."
-            if int(headers["content-length"]) > MOST_BYTES:
+            if len(told) > 20 or int(told) > MOST_BYTES:
                 return 413, "The request is too long: shorten the text."
         return None
 
     def _ours(self, host: str) -> bool:
-        name, _, port = host.rpartition(":")
-        if port != str(self.port):
+        found = HOST.fullmatch(host)
+        if found is None or (found["port"] or "80") != str(self.port):
             return False
-        if name in LOCAL:
-            return True
-        if not self.open:
-            return False
+        name = found["name"].strip("[]")
         try:  # a number cannot be made to point here by a foreign name server
-            ipaddress.ip_address(name.strip("[]"))
+            return is_local(name) or self.open
         except ValueError:
             return False
-        return True
 
 
 async def _refuse(send: Send, status: int, sentence: str) -> None:

@@ -68,7 +68,7 @@ def pixels_of(foreign: Foreign, image: Path) -> torch.Tensor:
         )
     try:
         picture = Image.open(image).convert("RGB")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, Image.DecompressionBombError) as error:
         raise UserError(f"{image} is no picture that can be opened: {error}.") from error
     device = next(foreign.model.parameters()).device
     return foreign.images(picture, return_tensors="pt")["pixel_values"].to(device)

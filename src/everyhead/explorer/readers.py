@@ -32,6 +32,8 @@ from everyhead.inspection.trace import record
 from everyhead.weights.foreign import Foreign
 
 MOST_WRITTEN = 64
+# Their positions are counted from behind the padding's id.
+OFFSET = ("roberta", "xlm-roberta", "camembert")
 
 
 def reader(foreign: Foreign, image: Path | None = None) -> Session:
@@ -46,10 +48,16 @@ def reader(foreign: Foreign, image: Path | None = None) -> Session:
     from everyhead.explorer.pictures import PictureReader
 
     config = foreign.model.config
-    if getattr(foreign.model, "main_input_name", "") == "pixel_values" or hasattr(
-        config, "vision_config"
-    ):
+    takes = getattr(foreign.model, "main_input_name", "input_ids")
+    if takes == "pixel_values" or hasattr(config, "vision_config"):
         return PictureReader(foreign, image)
+    if takes != "input_ids":
+        raise UserError(
+            f"{foreign.name} takes {takes}, such as sound, neither text nor pictures: "
+            "nothing typed can be shown to it."
+        )
+    if image is not None:
+        raise UserError(f"{foreign.name} reads text and looks at no picture: leave --image out.")
     if foreign.tokenizer is None:
         raise UserError(
             f"{foreign.name} has no tokenizer, so no text can be shown to it: put its "
@@ -206,6 +214,9 @@ def longest_of(foreign: Foreign) -> int | None:
     """Most tokens that the model can read, where it or its tokenizer says so."""
     config = foreign.model.config
     limits = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions")]
+    if getattr(config, "model_type", "") in OFFSET:
+        unused = (getattr(config, "pad_token_id", None) or 0) + 1
+        limits = [n - unused if isinstance(n, int) else n for n in limits]
     limits.append(getattr(foreign.tokenizer, "model_max_length", None))
     known = [n for n in limits if isinstance(n, int) and 0 < n < 10**7]
     if getattr(config, "model_type", "") in ("t5", "mt5", "umt5"):  # relative: any length

@@ -182,20 +182,19 @@ def _endpoint(live: Live, form: Any, answer: Callable[[Any], dict[str, Any]]) ->
     from starlette.concurrency import run_in_threadpool
     from starlette.responses import Response
 
-    def worked(content: bytes) -> tuple[int, Any]:
+    def worked(content: bytes) -> tuple[int, str]:
         try:
             with live.lock:
-                return 200, answer(form.model_validate_json(content))
+                return 200, json_text(answer(form.model_validate_json(content)))
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
-            return 400, {"error": f"{where or 'The request'}: {first['msg']}."}
-        except (UserError, ValueError, LookupError) as error:
-            return 400, {"error": str(error)}
+            return 400, json_text({"error": f"{where or 'The request'}: {first['msg']}."})
+        except (UserError, ValueError, LookupError, RuntimeError) as error:
+            return 400, json_text({"error": str(error)})
 
     async def endpoint(request: "Request") -> "Response":
-        status, value = await run_in_threadpool(worked, await request.body())
-        text = json_text(value)
+        status, text = await run_in_threadpool(worked, await request.body())
         return Response(text, status, headers=HEADERS, media_type="application/json")
 
     return endpoint
