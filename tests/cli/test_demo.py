@@ -49,7 +49,7 @@ def toured(tmp_path_factory: pytest.TempPathFactory):
         patch.setattr(first_look, "MODEL", str(model))
         patch.setattr(progress.TrainingDisplay, "stepped", stepped)
         stopped = everyhead("demo", "--run", run, *FEW)
-    assert stopped.out == f"{(run / 'look.html').resolve()}\n"  # seen before it trains
+    assert stopped.out == f"{(run / 'bank.html').resolve()}\n"  # seen before it trains
     assert not (run / "index.html").exists()
     return run, stopped, everyhead("demo", "--run", run)
 
@@ -102,6 +102,25 @@ def test_the_page_holds_the_pages_of_the_published_model_and_of_its_own(toured):
     page = (run / "index.html").read_text(encoding="utf-8")
     assert page.count("<iframe") == 2 == page.count('sandbox="allow-scripts allow-downloads"')
     assert first_look.RIVER in page and "Look inside this model" in page
+
+
+def test_the_published_models_page_is_kept_only_where_this_version_wrote_it_of_that_model(
+    tmp_path: Path, monkeypatch
+):
+    kept = tmp_path / "run" / "bank.html"
+    kept.parent.mkdir()
+    kept.write_text("<p>another page", encoding="utf-8")
+    (kept.parent / "look.html").write_text("<p>of another model", encoding="utf-8")
+    monkeypatch.setattr(first_look, "MODEL", str(published(tmp_path / "published")))
+    page = first_look.first_look(tmp_path / "run")
+    assert page is not None and first_look.RIVER in page
+    assert kept.read_text(encoding="utf-8") == page
+    monkeypatch.setattr(first_look, "find_spec", lambda name: None)
+    assert first_look.first_look(tmp_path / "run") == page
+    for name, value in (("MODEL", "another"), ("__version__", "9.9")):
+        with monkeypatch.context() as changed:
+            changed.setattr(first_look, name, value)
+            assert first_look.first_look(tmp_path / "run") is None  # not the page that is there
 
 
 def test_without_the_published_model_the_demo_goes_on(tmp_path: Path, monkeypatch, capsys):

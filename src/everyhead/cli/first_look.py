@@ -4,9 +4,11 @@ The weights are fetched once (weights/fetch.py); without them the demo goes on a
 """
 
 import sys
+from html import escape
 from importlib.util import find_spec
 from pathlib import Path
 
+from everyhead import __version__
 from everyhead.errors import UserError
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
@@ -15,28 +17,36 @@ CAPTION = (
     f"Every head of {MODEL} while it reads “{RIVER}” and “{MONEY}” A weight says what was mixed "
     "into a word, not why; docs/bank.md measures what this model does with the two senses."
 )
-PAGE = "look.html"
+PAGE = "bank.html"
 
 
 def first_look(run: Path) -> str | None:
-    """Write run/look.html and return the page; None where there are no weights to look into."""
+    """Write run/bank.html and return the page; None where there are no weights to look into.
+
+    One that this version wrote of this model is kept.
+    """
     kept = run / PAGE
+    mark = f"<!-- everyhead {__version__}: {escape(MODEL)} -->\n"
     if kept.is_file():
-        return kept.read_text(encoding="utf-8")
+        before = kept.read_bytes()
+        if before.endswith(mark.encode("utf-8")):
+            return before.decode("utf-8")
     if find_spec("transformers") is None:
         _left_out('it needs transformers: pip install "everyhead[hf]"')
         return None
     from everyhead.cli.asked import Wanted, open_session
-    from everyhead.explorer.page import html, write
+    from everyhead.explorer.page import html
+    from everyhead.files import atomic_write_text
 
     try:
-        scenes = Wanted(RIVER, MONEY).scenes(open_session(MODEL), measured=True)
+        page = html(Wanted(RIVER, MONEY).scenes(open_session(MODEL), measured=True)) + mark
     except UserError as error:
         _left_out(str(error))
         return None
     run.mkdir(parents=True, exist_ok=True)
-    print(write(scenes, kept).resolve(), flush=True)
-    return html(scenes)
+    atomic_write_text(kept, page)
+    print(kept.resolve(), flush=True)
+    return page
 
 
 def translations_page(run: Path, sentences: list[str]) -> str:
