@@ -14,9 +14,11 @@ from everyhead.cli.look import (
     translated,
 )
 from everyhead.cli.opened import open_run
+from everyhead.errors import UserError
 from everyhead.files import read_json
 from everyhead.generation.search import search
 from everyhead.inspection.trace import record
+from everyhead.weights import foreign
 from tests.cli.conftest import everyhead, everything_in, refused
 from tests.explorer import models
 
@@ -179,6 +181,30 @@ def test_a_hugging_face_folder_is_looked_into(tmp_path: Path, monkeypatch):
     assert (code, out) == (0, "a.png\n") and Path("a.png").read_bytes().startswith(PNG)
     assert "There is no head 4; the model has 4" in refused("look", folder, text, "--head", 4)
     assert "--beam is for translators" in refused("look", folder, text, "--beam", 2)
+    own = ("--translation", "bank")
+    assert "--translation is for models that translate" in refused("look", folder, text, *own)
+    assert "leave --image out" in refused("look", folder, text, "--image", "a.png")
+
+
+def test_a_folder_that_is_not_there_is_missed_before_its_options_are_judged(
+    tmp_path: Path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+
+    def unreachable(name: str) -> None:
+        raise UserError(f"{name} is not on this machine.")
+
+    monkeypatch.setattr(foreign, "fetch", unreachable)
+    words = refused("look", "runs/typo", SENTENCE, "--beam", 2)
+    assert words.startswith("There is no folder runs/typo") and "beam" not in words
+
+
+def test_a_page_that_is_saved_keeps_its_limit_though_it_is_served_too(tmp_path: Path, monkeypatch):
+    folder = models.saved(models.gpt2(4096), tmp_path / "gpt2")
+    monkeypatch.chdir(tmp_path)
+    long = ("look", folder, "river " * 1500, "--serve", "--port", 0)
+    assert "a page shows 2048" in refused(*long, "--html", "a.html")
+    assert "a page shows 2048" in refused(*long, "--json", "a.json")
 
 
 @pytest.mark.parametrize(
@@ -190,6 +216,12 @@ def test_a_hugging_face_folder_is_looked_into(tmp_path: Path, monkeypatch):
         (["--pair"], "--pair takes two texts"),
         (["other", "--translation", "红猫"], "--translation belongs to one text"),
         ([" "], "The sentence is blank"),
+        (["other", "--png", "a.png"], "A picture shows one text: leave TEXT2 out"),
+        (["other", "--svg", "a.svg"], "A picture shows one text: leave TEXT2 out"),
+        (["other", "--pair"], "--pair is for models that read two sentences at once"),
+        (["--image", "a.png"], "looks at no picture: leave --image out"),
+        (["--serve", "--address", "my.example"], "--address my.example is no IP address"),
+        (["--serve", "--address", "[::1]"], "--address [::1] is no IP address"),
     ],
 )
 def test_options_that_do_not_go_together(

@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+import socket
 from pathlib import Path
 
 import numpy as np
@@ -236,3 +237,12 @@ def test_the_verb_serves_on_this_machine_and_warns_of_others(tmp_path: Path, cap
     assert "no password and no encryption" in capsys.readouterr().err
     for listener in asked:
         listener.close()
+
+
+def test_on_windows_the_port_is_nobody_elses(monkeypatch):
+    from everyhead.cli import serving
+
+    assert serving._listens_alone() == socket.SO_REUSEADDR
+    monkeypatch.setattr(serving.socket, "SO_EXCLUSIVEADDRUSE", -5, raising=False)
+    monkeypatch.setattr(serving.sys, "platform", "win32")
+    assert serving._listens_alone() == -5

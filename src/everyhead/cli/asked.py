@@ -22,8 +22,11 @@ class Wanted:
     translation: str | None = None
     pair: bool = False
 
-    def check(self) -> None:
+    def check(self, *, drawn: bool = False) -> None:
         """
+        Args:
+            drawn: a picture is wanted, which shows one scene.
+
         Raises:
             UserError: a text is blank, or the texts do not make sense together.
         """
@@ -34,13 +37,40 @@ class Wanted:
             raise UserError("--pair takes two texts, the two sentences of one input.")
         if self.translation is not None and self.second is not None:
             raise UserError("--translation belongs to one text: leave TEXT2 out.")
+        if drawn and self.second is not None and not self.pair:
+            raise UserError(
+                "A picture shows one text: leave TEXT2 out, or compare both in the page (--html)."
+            )
+
+    def check_session(self, session: "Session") -> None:
+        """
+        Raises:
+            UserError: the model would leave out something that was typed.
+        """
+        from everyhead.explorer.readers import Answerer, TextReader
+        from everyhead.explorer.translators import Translator
+
+        if self.pair and not isinstance(session, TextReader):
+            raise UserError(
+                f"--pair is for models that read two sentences at once, and {session.name} reads "
+                "one: leave --pair out, to compare both."
+            )
+        if self.translation is not None and not isinstance(session, Answerer | Translator):
+            raise UserError(
+                f"--translation is for models that translate or answer, and {session.name} does "
+                "neither: leave it out."
+            )
 
     def scenes(
         self, session: "Session", *, serve: bool = False, measured: bool = False
     ) -> "list[Scene]":
-        """One scene a text; `measured`: with what switching each head off does."""
+        """One scene a text; `measured`: with what switching each head off does.
+
+        serve: the texts may be as long as a served page shows.
+        """
         from everyhead.explorer.sessions import MOST_SAVED, MOST_SERVED, Asked
 
+        self.check_session(session)
         most = MOST_SERVED if serve else MOST_SAVED
         if self.pair:
             return [session.scene(Asked(self.text, self.second, most=most, measured=measured))]
@@ -50,7 +80,7 @@ class Wanted:
 
 
 def is_ours(place: str) -> bool:
-    """A run's folder, or a model folder that everyhead wrote; what is a path but no model, too."""
+    """A run's folder, or a model folder that everyhead wrote; a file, too, which is neither."""
     from everyhead.cli.checked import _ours
     from everyhead.training.run import is_run
 
@@ -58,7 +88,7 @@ def is_ours(place: str) -> bool:
     if folder.is_dir():
         foreign = (folder / "config.json").is_file() and not _ours(folder)
         return is_run(folder) or not foreign
-    return folder.exists() or (place.count("/") != 1 and place != "minilm")
+    return folder.exists()
 
 
 def session_of_run(opened: "Opened", name: str, beam: int | None = None) -> "Translator":
@@ -89,14 +119,16 @@ def open_session(
     from everyhead.cli.opened import choose_device, choose_threads, open_run
 
     if is_ours(place):
+        if image is not None:
+            raise UserError(f"{place} reads text and looks at no picture: leave --image out.")
         return session_of_run(open_run(Path(place), device=device, threads=threads), place, beam)
-    if beam is not None:
-        raise UserError("--beam is for translators of everyhead's; leave it out here.")
     from everyhead.explorer.readers import reader
     from everyhead.weights.foreign import open_foreign
 
     choose_threads(threads)
     where = choose_device(device)
     foreign = open_foreign(place)
+    if beam is not None:
+        raise UserError("--beam is for translators of everyhead's; leave it out here.")
     foreign.model.to(where)
     return reader(foreign, image)

@@ -70,14 +70,18 @@ def look(
     check_suffix("--json", json, (".json",))
     check_suffix("--html", html, (".html", ".htm"))
     from everyhead.cli.asked import Wanted, open_session
+    from everyhead.cli.serving import check_address, serve_page
     from everyhead.explorer.page import write
     from everyhead.inspection.figures import save_figure
 
     wanted = Wanted(utf8(text), second and utf8(second), translation and utf8(translation), pair)
-    wanted.check()
+    wanted.check(drawn=bool(png or svg))
+    if serve:
+        check_address(address)
     session = open_session(model, image=image, beam=beam, device=device, threads=threads)
-    paged = html is not None or not (png or svg or json or serve)
-    scenes = wanted.scenes(session, serve=serve, measured=paged)
+    saved = bool(html or png or svg or json)
+    paged = html is not None or not (saved or serve)
+    scenes = wanted.scenes(session, serve=serve and not saved, measured=paged)
     state = first_view(scenes[0], layer, head)
     for scene in scenes:
         print(made_of(scene), end="")
@@ -90,6 +94,4 @@ def look(
     if paged:
         print(write(scenes, html or PAGE, state=state))
     if serve:
-        from everyhead.cli.serving import serve_page
-
         serve_page(session, scenes, state, address=address, port=port)
