@@ -117,7 +117,7 @@ def test_the_published_models_page_is_kept_only_where_this_version_wrote_it_of_t
     assert kept.read_text(encoding="utf-8") == page
     monkeypatch.setattr(first_look, "find_spec", lambda name: None)
     assert first_look.first_look(tmp_path / "run") == page
-    for name, value in (("MODEL", "another"), ("__version__", "9.9")):
+    for name, value in (("MODEL", "another"), ("VERSION", "9.9")):
         with monkeypatch.context() as changed:
             changed.setattr(first_look, name, value)
             assert first_look.first_look(tmp_path / "run") is None  # not the page that is there

@@ -8,7 +8,6 @@ from html import escape
 from importlib.util import find_spec
 from pathlib import Path
 
-from everyhead import __version__
 from everyhead.errors import UserError
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
@@ -18,6 +17,7 @@ CAPTION = (
     "into a word, not why; docs/bank.md measures what this model does with the two senses."
 )
 PAGE = "bank.html"
+VERSION = sys.modules["everyhead"].__version__
 
 
 def first_look(run: Path) -> str | None:
@@ -26,7 +26,7 @@ def first_look(run: Path) -> str | None:
     One that this version wrote of this model is kept.
     """
     kept = run / PAGE
-    mark = f"<!-- everyhead {__version__}: {escape(MODEL)} -->\n"
+    mark = f"<!-- everyhead {VERSION}: {escape(MODEL)} -->\n"
     if kept.is_file():
         before = kept.read_bytes()
         if before.endswith(mark.encode("utf-8")):
