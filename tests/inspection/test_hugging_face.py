@@ -314,6 +314,19 @@ def test_a_static_cache_is_seen_without_its_empty_room():
     torch.testing.assert_close(found, wanted, **NEAR)
 
 
+def test_what_is_written_into_a_static_cache_later_does_not_reach_the_trace():
+    model, given = make("llama"), inputs("llama")
+    cache = hf.StaticCache(config=model.config, max_cache_len=given["input_ids"].shape[1])
+    with torch.no_grad(), record(model) as trace:
+        model(**given, past_key_values=cache, use_cache=True)
+    place = trace["decoder.1.self_attn"]
+    k, v = place.parts.k.clone(), place.parts.v.clone()
+    assert k.any() and torch.equal(cache.layers[1].keys, k)
+    cache.reset()
+    assert not cache.layers[1].keys.any()
+    assert torch.equal(place.parts.k, k) and torch.equal(place.parts.v, v)
+
+
 # --- the states between the layers --------------------------------------------------------------
 
 

@@ -145,3 +145,34 @@ def test_what_cannot_be_differentiated_is_a_sentence() -> None:
         gradients(model, lambda: loss_of(model)[0].detach())
     with pytest.raises(ValueError, match="nan"):
         head_effects(model, lambda: loss_of(model)[0] * float("nan"))
+
+
+def test_of_two_passes_in_one_loss_the_gradient_is_that_of_the_parts_kept() -> None:
+    model = bert("sdpa")
+
+    def loss(ids: Tensor) -> Tensor:
+        return model(ids).last_hidden_state.pow(2)[..., ::2].sum()
+
+    trace = gradients(model, lambda: loss(IDS[:1]) + 3 * loss(IDS[1:]))
+    alone = gradients(model, lambda: 3 * loss(IDS[1:]))
+    for name in trace.places():
+        torch.testing.assert_close(trace[name].parts.q, alone[name].parts.q, rtol=0, atol=0)
+        torch.testing.assert_close(trace[name].gradient, alone[name].gradient)
+        torch.testing.assert_close(weight_gradients(trace[name]), weight_gradients(alone[name]))
+
+
+def test_the_gradient_of_cached_steps_is_a_sentence_not_one_row_for_all() -> None:
+    model = llama("sdpa")
+
+    def loss() -> Tensor:
+        cache, total = None, torch.zeros((), dtype=torch.float64)
+        for t in range(4):
+            out = model(IDS[:, t : t + 1], past_key_values=cache, use_cache=True)
+            cache, total = out.past_key_values, total + out.logits.pow(2).sum()
+        return total
+
+    place = gradients(model, loss)["decoder.1.self_attn"]
+    assert place.shape[2] == 4
+    for read in (weight_gradients, gradient_weights, relevance, head_importance):
+        with pytest.raises(LookupError, match=r"the last of several steps, 1 of 4 rows"):
+            read(place)

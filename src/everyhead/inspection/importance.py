@@ -108,7 +108,7 @@ def weight_gradients(
     """dL/dA (B, h, t, S) of the heads and rows asked for, computed now; 0 where A may not look.
 
     Raises:
-        LookupError: nothing was differentiated at this place.
+        LookupError: nothing was differentiated at this place, or only the last of several steps.
     """
     gradient, parts = _gradient(place), place.parts
     heads, rows = slice(None) if heads is None else heads, slice(None) if rows is None else rows
@@ -156,6 +156,12 @@ def _gradient(place: Differentiated) -> Tensor:
         raise LookupError(
             f"nothing was differentiated at {place.name}: call backward() on a loss inside "
             "record(), or take the trace of gradients(model, loss)"
+        )
+    if place.gradient.shape[:3] != place.parts.q.shape[:3]:
+        raise LookupError(
+            f"what was differentiated at {place.name} is the last of several steps, "
+            f"{place.gradient.shape[2]} of {place.parts.q.shape[2]} rows: run the whole text in "
+            "one pass, without a cache"
         )
     return place.gradient
 

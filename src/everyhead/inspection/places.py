@@ -172,9 +172,10 @@ class Place:
         """Were the tokens of every call seen?"""
         return bool(self.calls) and all(call.ids is not None for call in self.calls)
 
-    def keep_gradient(self, gradient: Tensor) -> None:
-        """dL/dO (B, H, T, D) of the output, when somebody calls backward."""
-        self.gradient = gradient.detach().clone()
+    def keep_gradient(self, gradient: Tensor, turn: int) -> None:
+        """dL/dO (B, H, T, D) of the output of a call, when somebody calls backward."""
+        if turn == self.turn:  # backward reaches the calls before it too, whose parts are gone
+            self.gradient = gradient.detach().clone()
 
     def compare(self, k: Tensor, n_new: int, memory: Tensor | None = None) -> Relation:
         """How self-attention with keys (R, K, S, D) goes on from what is kept."""
@@ -189,27 +190,24 @@ class Place:
         *,
         bias: Bias | None = None,
         ids: Tensor | None = None,
-        own: bool = False,
     ) -> None:
-        """Keep a call that stands so to those before it; own: no one else writes into its parts."""
-        self.last, self.chosen, self._view = relation, None, None
+        """Keep copies of a call that stands so to those before it: a cache writes into its own."""
+        self.last, self.chosen, self._view, self.gradient = relation, None, None, None
         self.turn = next(_turns)
         if relation.step in (Step.FRESH, Step.LOST):
-            self.calls, self._keys, self.gradient = [], None, None
+            self.calls, self._keys = [], None
         if relation.step is Step.LOST:
             return
         n_new, n_keys = parts.q.shape[2], parts.k.shape[2]
-        # A cache writes into its tensors later; what a pass without one made is nobody else's.
-        keep = _as_it_is if own and n_new == n_keys else _copy
-        q, first = keep(parts.q), 0
+        q, first = _copy(parts.q), 0
         self._form = parts._replace(q=q, k=q, v=q, bias=None)
         if self.kind == "cross":
             k, v = self._memory(parts)
         else:
-            k = self._keys = keep(parts.k)
+            k = self._keys = _copy(parts.k)
             new = slice(n_keys - n_new if self.calls else 0, None)
             first = max(0, sum(call.k.shape[2] for call in self.calls) - (n_keys - n_new))
-            k, v = keep(k[:, :, new]) if self.calls else k, keep(parts.v[:, :, new])
+            k, v = _copy(k[:, :, new]) if self.calls else k, _copy(parts.v[:, :, new])
         self.calls.append(Call(q, k, v, mask, bias, first, n_keys, relation.parents, ids))
 
     def _memory(self, parts: Parts) -> tuple[Tensor, Tensor]:
@@ -237,10 +235,6 @@ class Place:
         except LookupError:
             return "nothing to show"
         return f"{batch} × {heads} heads × {n_queries} queries × {n_keys} keys"
-
-
-def _as_it_is(x: Tensor) -> Tensor:
-    return x.detach()
 
 
 def _copy(x: Tensor) -> Tensor:

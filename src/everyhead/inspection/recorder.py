@@ -1,5 +1,6 @@
 """What stands around every attention while a model is recorded: it keeps copies, and changes."""
 
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -51,13 +52,13 @@ class Recorder:
                 seen = change.hide(seen, own.k, PLAIN, max(0, first))
                 same = layout.slots is None
                 mask = seen if same else change.hide(mask, parts.k, layout, max(0, first))
-        self._note(place, own, seen, relation, shared=isinstance(module, MultiHeadAttention))
+        self._note(place, own, seen, relation)
         out = attend(parts, mask)
         for change in changes:
             if not isinstance(change, TokenHidden):
                 out = change.applied(out, layout.query_numbers(parts.q.shape[2]) + start)
         if out.requires_grad:
-            out.register_hook(place.keep_gradient)
+            out.register_hook(partial(place.keep_gradient, turn=place.turn))
         return out
 
     def begin(self, *_: Any) -> None:
@@ -76,12 +77,10 @@ class Recorder:
             return place
         return self._by_name.get(place.name.removesuffix("cross_attn") + "self_attn")
 
-    def _note(
-        self, place: Place, own: Parts, mask: Mask | None, relation: Relation, *, shared: bool
-    ) -> None:
+    def _note(self, place: Place, own: Parts, mask: Mask | None, relation: Relation) -> None:
         bias = None if own.bias is None else self._readings.of(own.bias, bias_of)
         ids = self.tokens.of(own.q.shape[0], own.q.shape[2]) if place.kind == "self" else None
-        place.note(own, mask, relation, bias=bias, ids=ids, own=not shared)
+        place.note(own, mask, relation, bias=bias, ids=ids)
 
     def _layout(self, module: nn.Module, place: Place, parts: Parts, mask: Mask | None) -> Layout:
         if not isinstance(module, MultiHeadAttention):
