@@ -1,10 +1,12 @@
 """Matrices of a model's own taken back to rules: every entry as it was, whatever was recognised."""
 
+import threading
+
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everyhead.inspection.given import RelativeBias, WholeBias, bias_of, given_of
+from everyhead.inspection.given import Readings, RelativeBias, WholeBias, bias_of, given_of
 from everyhead.layers.masks import Causal, Dense, Keys, Mask, Window
 
 
@@ -89,3 +91,47 @@ def test_a_bias_of_the_distance_is_one_row_and_another_is_a_matrix():
         whole.rows(torch.tensor([4])), other[..., 4:, :]
     )
     assert bias_of(torch.zeros(1, 2, 5, 7)) is None and bias_of(None) is None
+
+
+def test_a_mask_changed_in_place_is_read_again():
+    readings, matrix = Readings(), torch.ones(1, 1, 4, 4, dtype=torch.bool)
+    before = readings.of(matrix, given_of)
+    assert readings.of(matrix, given_of) is before  # layers that share it are read once
+    matrix[..., 0] = False
+    assert torch.equal(entries(readings.of(matrix, given_of).mask, matrix), matrix)
+
+
+def test_a_mask_of_inference_mode_changed_in_place_is_read_again():
+    with torch.inference_mode():
+        readings, matrix = Readings(), torch.ones(1, 1, 4, 4, dtype=torch.bool)
+        readings.of(matrix, given_of)
+        matrix[..., 0] = False
+        assert torch.equal(entries(readings.of(matrix, given_of).mask, matrix), matrix)
+
+
+def test_what_is_kept_of_a_mask_or_a_bias_is_a_copy():
+    rng = torch.Generator().manual_seed(0)
+    scattered = torch.rand(1, 1, 12, 12, generator=rng) < 0.5
+    keys = torch.tensor([[True, True, False]])
+    biased = torch.randn(1, 2, 5, 7, generator=rng)
+    wanted, real, added = scattered.clone(), keys.clone(), biased.clone()
+    dense, padding, whole = given_of(scattered).mask, given_of(keys).mask, bias_of(biased)
+    scattered.logical_not_(), keys.logical_not_(), biased.zero_()
+    assert torch.equal(entries(dense, wanted), wanted)
+    assert torch.equal(padding.rows(1, 3, keys.device).expand(1, 1, 1, 3)[:, 0, 0], real)
+    assert isinstance(whole, WholeBias) and torch.equal(whole.rows(torch.arange(5)), added)
+
+
+def test_another_thread_may_read_a_mask_while_one_is_read():
+    readings, other = Readings(), torch.ones(1, 1, 2, 2, dtype=torch.bool)
+
+    def meanwhile():  # called while what is known is gone through
+        del readings._known[0, "known"]
+        thread = threading.Thread(target=lambda: readings.of(other, given_of))
+        thread.start()
+        thread.join()
+        return other
+
+    readings._known[0, "known"] = (meanwhile, 0, None)
+    mask = torch.ones(1, 1, 3, 3, dtype=torch.bool).tril()
+    assert torch.equal(entries(readings.of(mask, given_of).mask, mask), mask)

@@ -61,17 +61,20 @@ class Readings:
     """What was made of a tensor, so that layers that share it are read once."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, str], tuple[weakref.ref[Tensor], Any]] = {}
+        self._known: dict[tuple[int, str], tuple[weakref.ref[Tensor], int, Any]] = {}
 
     def of(self, tensor: Tensor, how: Callable[[Tensor], T]) -> T:
-        """how(tensor), made anew where the tensor is another one."""
-        key = (id(tensor), how.__name__)
+        """how(tensor), made anew where the tensor is another one or was written into since."""
+        if tensor.is_inference():  # does not count what is written into it
+            return how(tensor)
+        key, version = (id(tensor), how.__name__), tensor._version
         known = self._known.get(key)
-        if known is not None and known[0]() is tensor:
-            return known[1]
+        if known is not None and known[0]() is tensor and known[1] == version:
+            return known[2]
         result = how(tensor)
-        self._known = {k: x for k, x in self._known.items() if x[0]() is not None}
-        self._known[key] = (weakref.ref(tensor), result)
+        # A list first: other threads read tensors of theirs meanwhile.
+        self._known = {k: x for k, x in list(self._known.items()) if x[0]() is not None}
+        self._known[key] = (weakref.ref(tensor), version, result)
         return result
 
 
@@ -86,14 +89,14 @@ def bias_of(matrix: Tensor | None) -> Bias | None:
     relative = RelativeBias(values, *matrix.shape[-2:])
     if all(torch.equal(relative.rows(i), part) for i, part in _chunks(matrix)):
         return relative
-    return WholeBias(matrix)
+    return WholeBias(matrix.clone())
 
 
 def given_of(matrix: Tensor) -> Given:
     """An attention mask, bool (True = may look) or additive, (B|1, H|1, T|1, S), or keys (B, S)."""
     matrix = matrix.detach()
     if matrix.dim() == 2:  # what flash attention is given: which keys are real
-        padding = _keys(matrix.bool())
+        padding = _keys(matrix != 0)
         return Given(padding if padding.rules else None)
     # Rows that see all keys before them tell which are real; in a window all rows are needed.
     real, bias = _sampled(matrix)[1].any(-2).any(1), None
@@ -104,7 +107,8 @@ def given_of(matrix: Tensor) -> Given:
     if matrix.dtype != torch.bool and not _only_hides(matrix):
         bias = torch.where(_seen(matrix), matrix, torch.zeros_like(matrix))
     if rule is None:
-        rule = masks.dense(_seen(matrix).expand(-1, -1, matrix.shape[-2], -1))
+        own = matrix.clone() if matrix.dtype == torch.bool else _seen(matrix)
+        rule = masks.dense(own)
     n_seen = int(real.any(0).nonzero().max()) + 1 if bool(real.any()) else 0
     return Given(rule if rule.rules else None, bias, n_seen)
 
