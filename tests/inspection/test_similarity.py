@@ -1,6 +1,7 @@
 """One word across contexts: beside loops in float64, and vectors whose senses are known."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -101,3 +102,9 @@ def test_what_cannot_be_compared_is_refused() -> None:
         sense_gap(vectors(), ["river"] * 6)
     with pytest.raises(ValueError, match="two words at least"):
         sense_gap(vectors(), ["river"] * 5 + ["money"])
+
+
+def test_a_capital_whose_small_letter_is_longer_moves_no_place() -> None:
+    text = "In İstanbul the Bank is open."
+    spans = [(m.start(), m.end()) for m in re.finditer(r"\w+|\.", text)]
+    assert word_pieces(text, "bank", spans) == [3]

@@ -8,6 +8,7 @@ one word across contexts by cosine; Wiedemann et al. 2019 (1909.10430) name the 
 neighbour. With two senses of equal number chance is (n/2 − 1) / (n − 1), a little below one half.
 """
 
+import re
 from collections.abc import Hashable, Sequence
 
 import torch
@@ -29,15 +30,15 @@ def word_pieces(
     Raises:
         ValueError: the word is not there that often.
     """
-    begin, found = -1, []
-    lowered, wanted = text.lower(), word.lower()
-    while (begin := lowered.find(wanted, begin + 1)) >= 0:
-        around = text[max(0, begin - 1) : begin] + text[begin + len(word) : begin + len(word) + 1]
-        if not any(c.isalnum() for c in around):
-            found.append(begin)
+    found = []
+    # In text.lower() places would shift: some capitals have longer small letters.
+    for match in re.finditer(f"(?=({re.escape(word)}))", text, re.IGNORECASE):
+        begin, end = match.span(1)
+        if not any(c.isalnum() for c in text[max(0, begin - 1) : begin] + text[end : end + 1]):
+            found.append((begin, end))
     if not word or len(found) <= occurrence:
         raise ValueError(f"{word!r} stands {len(found)} times in {text!r}; asked was {occurrence}")
-    start, end = found[occurrence], found[occurrence] + len(word)
+    start, end = found[occurrence]
     return [i for i, (a, b) in enumerate(spans) if a < b and a < end and b > start]
 
 
@@ -83,7 +84,7 @@ def sense_agreement(vectors: Tensor, senses: Sequence[Hashable]) -> list[float]:
     near = cosines(vectors)  # (L, N, N)
     near.diagonal(dim1=-2, dim2=-1).fill_(-torch.inf)
     nearest = near >= near.amax(-1, keepdim=True) - 1e-9
-    same = torch.tensor([[a == b for b in senses] for a in senses])
+    same = torch.tensor([[a == b for b in senses] for a in senses], device=vectors.device)
     share = (nearest & same).sum(-1) / nearest.sum(-1)  # (L, N)
     return share.double().mean(-1).tolist()
 
@@ -94,8 +95,8 @@ def sense_gap(vectors: Tensor, senses: Sequence[Hashable]) -> list[tuple[float, 
     Raises:
         ValueError: a sense with fewer than two words, or only one sense.
     """
-    same = torch.tensor([[a == b for b in senses] for a in senses])
-    others = ~torch.eye(len(senses), dtype=torch.bool)
+    same = torch.tensor([[a == b for b in senses] for a in senses], device=vectors.device)
+    others = ~torch.eye(len(senses), dtype=torch.bool, device=vectors.device)
     if not (same & others).any(-1).all() or same.all():
         raise ValueError("there must be two senses at least, each with two words at least")
     near = cosines(vectors)

@@ -96,7 +96,7 @@ class StepsBias(NamedTuple):
                 rows = piece.pick(piece.call.bias.rows(own))
                 found.append((piece.call, mine, rows))
         batch, heads = (max((x.shape[d] for *_, x in found), default=1) for d in (0, 1))
-        like = found[0][2] if found else torch.zeros(())
+        like = found[0][2] if found else torch.zeros((), device=i.device)
         bias = like.new_zeros(batch, heads, i.numel(), self.n_keys)
         for call, mine, rows in found:
             bias[:, :, mine, call.first : call.first + call.n_keys] = rows
