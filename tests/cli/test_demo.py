@@ -45,13 +45,15 @@ def toured(tmp_path_factory: pytest.TempPathFactory):
             signal.raise_signal(signal.SIGINT)
 
     model = published(run.parent / "published")
+    published_here = pytest.MonkeyPatch()
+    published_here.setattr(first_look, "MODEL", str(model))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(first_look, "MODEL", str(model))
         patch.setattr(progress.TrainingDisplay, "stepped", stepped)
         stopped = everyhead("demo", "--run", run, *FEW)
     assert stopped.out == f"{(run / 'bank.html').resolve()}\n"  # seen before it trains
     assert not (run / "index.html").exists()
-    return run, stopped, everyhead("demo", "--run", run)
+    yield run, stopped, everyhead("demo", "--run", run)
+    published_here.undo()
 
 
 @pytest.mark.slow
