@@ -81,12 +81,12 @@ class Wanted:
 
 def is_ours(place: str) -> bool:
     """A run's folder, or a model folder that everyhead wrote; a file, too, which is neither."""
-    from everyhead.cli.checked import _ours
+    from everyhead.cli.checked import written_here
     from everyhead.training.run import is_run
 
     folder = Path(place)
     if folder.is_dir():
-        foreign = (folder / "config.json").is_file() and not _ours(folder)
+        foreign = (folder / "config.json").is_file() and not written_here(folder)
         return is_run(folder) or not foreign
     return folder.exists()
 

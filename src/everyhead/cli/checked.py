@@ -90,7 +90,7 @@ def open_model(place: Path | str, *, device: str = "cpu", threads: int | None = 
     from everyhead.training.run import is_run
 
     folder = Path(place)
-    if folder.is_dir() and (is_run(folder) or _ours(folder)):
+    if folder.is_dir() and (is_run(folder) or written_here(folder)):
         opened = open_run(folder, device=device, threads=threads)
         run = folder if is_run(folder) else None
         return Checked(str(place), opened.model, opened.tokenizer, run)
@@ -102,7 +102,7 @@ def open_model(place: Path | str, *, device: str = "cpu", threads: int | None = 
     return Checked(str(place), foreign.model.to(where), foreign.tokenizer)
 
 
-def _ours(folder: Path) -> bool:
+def written_here(folder: Path) -> bool:
     """Did everyhead write it, with a tokenizer of pairs?"""
     from everyhead.files import read_json
 
