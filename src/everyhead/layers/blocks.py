@@ -15,6 +15,7 @@ from everyhead.layers.masks import Mask
 from everyhead.layers.multi_head import MultiHeadAttention
 from everyhead.layers.packing import Packing
 from everyhead.layers.residual import Residual
+from everyhead.layers.rotary import Rotation
 
 
 class Memory(NamedTuple):
@@ -51,13 +52,17 @@ class Block(nn.Module):
         *,
         packing: Packing | None = None,
         caches: tuple[KeyValueCache, KeyValueCache] | None = None,
+        bias: Tensor | None = None,
+        rotation: Rotation | None = None,
     ) -> Tensor:
-        """x (B, T, C) or packed (N, C) → the same shape."""
+        """x (B, T, C) or packed (N, C) → the same shape; bias and rotation: of self-attention."""
         self_cache, cross_cache = caches or (None, None)
         x = self.residual(
             x,
             self.self_attn_norm,
-            lambda y: self.self_attn(y, mask, packing=packing, cache=self_cache),
+            lambda y: self.self_attn(
+                y, mask, packing=packing, cache=self_cache, bias=bias, rotation=rotation
+            ),
         )
         if self.cross_attn is not None and memory is not None:
             cross = self.cross_attn
@@ -92,9 +97,19 @@ class Stack(nn.Module):
         *,
         packing: Packing | None = None,
         cache: DecoderCache | None = None,
+        bias: Tensor | None = None,
+        rotation: Rotation | None = None,
     ) -> Tensor:
-        """x (B, T, C) or packed (N, C) → the same shape."""
+        """x (B, T, C) or packed (N, C) → the same shape; bias and rotation: of self-attention."""
         for i, block in enumerate(self.blocks):
             caches = None if cache is None else (cache.self_attn[i], cache.cross_attn[i])
-            x = block(x, mask, memory, packing=packing, caches=caches)
+            x = block(
+                x,
+                mask,
+                memory,
+                packing=packing,
+                caches=caches,
+                bias=bias,
+                rotation=rotation,
+            )
         return x if self.norm is None else self.norm(x)

@@ -164,3 +164,37 @@ class DecoderCache:
     def crop(self, n: int) -> None:
         for cache in self.self_attn:
             cache.crop(n)
+
+
+class TextCache(DecoderCache):
+    """Of a decoder that reads no memory: which of its keys are real tokens (left padding)."""
+
+    def __init__(self, n_layers: int, capacity: int) -> None:
+        super().__init__(n_layers, capacity)
+        self.real: Tensor | None = None  # (B, length), None while all are
+
+    def note(self, real: Tensor | None, ids: Tensor) -> Tensor | None:
+        """Before new ids (B, T) enter: the key mask (B, length + T) with theirs, None: all real."""
+        if real is None and self.real is None:
+            return None
+        before = self.real
+        if before is None:
+            before = torch.ones(ids.shape[0], self.length, dtype=torch.bool, device=ids.device)
+        real = torch.ones_like(ids, dtype=torch.bool) if real is None else real
+        self.real = torch.cat([before, real], 1)
+        return self.real
+
+    @property
+    def counts(self) -> Tensor | int:
+        """Real tokens of each row so far, (B, 1), or one number for all."""
+        return self.length if self.real is None else self.real.sum(1, keepdim=True)
+
+    def reorder(self, index: Tensor) -> None:
+        super().reorder(index)
+        if self.real is not None:
+            self.real = self.real.index_select(0, index)
+
+    def crop(self, n: int) -> None:
+        super().crop(n)
+        if self.real is not None:
+            self.real = self.real[:, :n]

@@ -26,6 +26,7 @@ from everyhead.layers.norms import LayerNorm
 from everyhead.layers.packed import PackedLinear, packed_map
 from everyhead.layers.packing import Packing
 from everyhead.layers.residual import PreNorm
+from everyhead.layers.rotary import Rotation
 
 Map = Callable[[Tensor], Tensor]
 
@@ -114,10 +115,21 @@ class StepBlock(Block):
         *,
         packing: Packing | None = None,
         caches: tuple[KeyValueCache, KeyValueCache] | None = None,
+        bias: Tensor | None = None,
+        rotation: Rotation | None = None,
     ) -> Tensor:
         """As `Block.forward`."""
-        if caches is None or not _is_step(x, mask, memory, caches) or probe.active():
-            return super().forward(x, mask, memory, packing=packing, caches=caches)
+        moved = bias is not None or rotation is not None
+        if caches is None or moved or not _is_step(x, mask, memory, caches) or probe.active():
+            return super().forward(
+                x,
+                mask,
+                memory,
+                packing=packing,
+                caches=caches,
+                bias=bias,
+                rotation=rotation,
+            )
         return self._step(x, *caches)
 
     def _step(self, x: Tensor, own: KeyValueCache, cross: KeyValueCache) -> Tensor:

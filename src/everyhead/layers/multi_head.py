@@ -16,6 +16,7 @@ from everyhead.layers.cache import KeyValueCache
 from everyhead.layers.linear import Linear, linear, stacked
 from everyhead.layers.masks import Mask
 from everyhead.layers.packing import Packing
+from everyhead.layers.rotary import Rotation, rotated
 
 # W^Q, W^K and W^V start as the thirds of one Xavier matrix (3C, C), as in torch.nn: learning begins
 # from flatter attention and goes much faster (docs/decisions.md, "The start of attention").
@@ -34,6 +35,7 @@ class MultiHeadAttention(nn.Module):
         d_head: int | None = None,
         scale: float | None = None,
         bias: bool = True,
+        o_bias: bool | None = None,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
@@ -55,7 +57,7 @@ class MultiHeadAttention(nn.Module):
         self.q_proj = Linear(d_model, n_q, bias=bias, gain=THREE_AS_ONE)
         self.k_proj = Linear(d_model, n_kv, bias=bias, gain=THREE_AS_ONE)
         self.v_proj = Linear(d_model, n_kv, bias=bias, gain=THREE_AS_ONE)
-        self.o_proj = Linear(n_q, d_model, bias=bias)
+        self.o_proj = Linear(n_q, d_model, bias=bias if o_bias is None else o_bias)
 
     def forward(
         self,
@@ -66,17 +68,22 @@ class MultiHeadAttention(nn.Module):
         packing: Packing | None = None,
         memory_packing: Packing | None = None,
         cache: KeyValueCache | None = None,
+        bias: Tensor | None = None,
+        rotation: Rotation | None = None,
     ) -> Tensor:
-        """x (B, T, C), or (N, C) packed rows; memory likewise → the shape of x."""
+        """x (B, T, C), or (N, C) packed rows; memory likewise → the shape of x.
+
+        bias (B|1, H|1, T, S) is added to the scores; rotation turns q and k by their positions.
+        """
         if cache is not None and cache.fixed and cache.length:
             (q,) = self._split(self.q_proj(x), packing, (self.n_heads,))
             parts = Parts(q, *cache.read(), self.scale)
         else:
-            parts = self.project(x, memory, packing, memory_packing)
+            parts = self.project(x, memory, packing, memory_packing, rotation)
             if cache is not None:
                 k, v = cache.append(parts.k, parts.v)
                 parts = parts._replace(k=k, v=v)
-        parts = folded(parts)
+        parts = folded(parts if bias is None else parts._replace(bias=bias))
         if cache is not None and not (cache.fixed and probe.active()) and cache.bias is not None:
             parts, mask = parts._replace(bias=cache.bias), None  # made once, not in every layer
         dropout = self.dropout if self.training else 0.0
@@ -92,6 +99,7 @@ class MultiHeadAttention(nn.Module):
         memory: Tensor | None = None,
         packing: Packing | None = None,
         memory_packing: Packing | None = None,
+        rotation: Rotation | None = None,
     ) -> Parts:
         """W^Q on x, W^K and W^V on the memory (x itself in self-attention)."""
         if memory is None:
@@ -102,6 +110,8 @@ class MultiHeadAttention(nn.Module):
             (q,) = self._split(self.q_proj(x), packing, (self.n_heads,))
             joined = self._joined(memory, self.k_proj, self.v_proj)  # (…, 2K·D)
             k, v = self._split(joined, memory_packing, (self.n_kv_heads, self.n_kv_heads))
+        if rotation is not None:
+            q, k = rotated(q, rotation), rotated(k, rotation)
         return Parts(q, k, v, self.scale)
 
     def _joined(self, x: Tensor, *maps: Linear) -> Tensor:

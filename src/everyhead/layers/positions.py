@@ -84,3 +84,14 @@ class LearnedPositions(nn.Module):
 
 def _rows(table: Tensor, positions: Tensor | slice) -> Tensor:
     return table[positions] if isinstance(positions, slice) else F.embedding(positions, table)
+
+
+def places(real: Tensor | None, n: int, start: Tensor | int = 0) -> Tensor:
+    """The position of each of n tokens, counted over real ones: int64 (1|B, T); law 3.
+
+    real: bool (B, T), or None where all are; start: how many real ones came before, (B, 1) or one.
+    """
+    if real is None:
+        device = start.device if isinstance(start, Tensor) else None
+        return torch.arange(n, device=device)[None] + start
+    return (real.long().cumsum(1) - 1).clamp_min(0) + start  # (B, T)

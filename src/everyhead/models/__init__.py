@@ -1,5 +1,10 @@
 """One family a file; MODELS is the table of them."""
 
-from everyhead.models.transformer import PRESETS, Transformer, TransformerConfig
+from everyhead.models import transformer
+from everyhead.models.family import Family
 
-MODELS = {"transformer": (Transformer, TransformerConfig, PRESETS)}
+MODELS: dict[str, Family] = {
+    "transformer": Family(
+        transformer.Transformer, transformer.TransformerConfig, transformer.PRESETS
+    ),
+}
