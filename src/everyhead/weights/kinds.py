@@ -16,7 +16,7 @@ class Tidied(NamedTuple):
     """The file's tensors under the names that `slots` expects, and sentences about the rest."""
 
     tensors: dict[str, Tensor]
-    notes: list[str] = []
+    notes: tuple[str, ...] = ()
 
 
 class Kind(NamedTuple):
