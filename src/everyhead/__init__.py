@@ -15,6 +15,8 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOMES = {
+    "GPT2": "everyhead.models.gpt2",
+    "GPT2Config": "everyhead.models.gpt2",
     "HeadOff": "everyhead.inspection.changes",
     "MODELS": "everyhead.models",
     "PairTokenizer": "everyhead.data.pair_tokenizer",

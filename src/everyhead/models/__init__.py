@@ -1,10 +1,11 @@
 """One family a file; MODELS is the table of them."""
 
-from everyhead.models import transformer
+from everyhead.models import gpt2, transformer
 from everyhead.models.family import Family
 
 MODELS: dict[str, Family] = {
     "transformer": Family(
         transformer.Transformer, transformer.TransformerConfig, transformer.PRESETS
     ),
+    "gpt2": Family(gpt2.GPT2, gpt2.GPT2Config, gpt2.PRESETS),
 }
