@@ -2,7 +2,7 @@
 
     slot t·W + w of a sentence      the entry that row w wrote at position t; W rows a sentence
     ancestors[b, t] = w             row b's own history at position t stands in slot t·W + w
-    bias[b, t·W + w]                0 where ancestors[b, t] = w, else −∞
+    bias[b, t·W + w]                0 where ancestors[b, t] = w, else −∞; plus the scores' own bias
 
 All rows of a sentence ask its one history together, as they ask its one memory. Each reads W
 times the keys it needs, but as one product, and a step copies nothing.
@@ -20,6 +20,7 @@ class Ancestry:
     def __init__(self, beams: int) -> None:
         self.beams = beams
         self.ancestors: Tensor | None = None  # (n, rows a sentence, t)
+        self.step_bias: Tensor | None = None  # (1, H, 1, t·W), of the newest position
         self._bias: Tensor | None = None
 
     @property
@@ -28,11 +29,13 @@ class Ancestry:
         return 1 if self.ancestors is None else self.ancestors.shape[1]
 
     def bias(self, n: int, length: int, like: Tensor) -> Tensor:
-        """(n, 1, rows a sentence, length·W), after the rows of the newest position were written."""
+        """(n, 1|H, rows a sentence, length·W), after the newest position's rows were written."""
         if self.ancestors is None or self.ancestors.shape[2] < length:
             self.ancestors, self._bias = self._grown(n, like.device), None
         if self._bias is None:
             self._bias = self._seen(self.ancestors).to(like.dtype)
+            if self.step_bias is not None:
+                self._bias = self._bias + self.step_bias.to(like.dtype)
         return self._bias
 
     def _grown(self, n: int, device: torch.device) -> Tensor:
@@ -120,6 +123,11 @@ class BeamDecoderCache(DecoderCache):
         self.cross_attn = [
             KeyValueCache(0, fixed=True, key_mask=memory_mask) for _ in range(n_layers)
         ]
+
+    def note_bias(self, bias: Tensor | None) -> None:
+        """As `DecoderCache.note_bias`: each slot of a position takes that position's bias."""
+        wide = None if bias is None else bias.repeat_interleave(self.ancestry.beams, -1)
+        self.ancestry.step_bias = wide
 
     def reorder(self, index: Tensor) -> None:
         """Choose target rows anew: W a sentence, each from rows of that one sentence."""

@@ -50,13 +50,14 @@ class KeyValueCache:
         self.capacity, self.fixed, self.length = capacity, fixed, 0
         self.key_mask = key_mask
         self._bias: Tensor | None = None
+        self.step_bias: Tensor | None = None
         self._k: Tensor | None = None  # (B, K, capacity, D)
         self._v: Tensor | None = None
 
     @property
     def bias(self) -> Tensor | None:
-        """(B, 1, T or 1, S), −∞ where a key may not be seen; None where all may."""
-        return self._bias
+        """(B|1, H|1, T or 1, S), −∞ where a key may not be seen; None where nothing is added."""
+        return self._bias if self.step_bias is None else self.step_bias
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Add (B, K, T, D) at the end; all keys and all values so far come back.
@@ -146,6 +147,11 @@ class DecoderCache:
     def length(self) -> int:
         """Target positions decoded so far."""
         return self.self_attn[0].length if self.self_attn else 0
+
+    def note_bias(self, bias: Tensor | None) -> None:
+        """Before one more position enters: the scores' own bias (1, H, 1, length + 1), if any."""
+        for cache in self.self_attn:
+            cache.step_bias = bias
 
     def reorder(self, index: Tensor) -> None:
         """Choose target rows (beams) anew; the memory stays as it is."""

@@ -37,6 +37,16 @@ class Linear(nn.Module):
         return f"{self.weight.shape[1]} → {self.weight.shape[0]}"
 
 
+class WideLinear(Linear):
+    """A map whose result may pass 65,504, the largest float16: then it is computed in float32."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.weight.dtype != torch.float16:
+            return linear(x, self.weight, self.bias)
+        bias = None if self.bias is None else self.bias.float()
+        return linear(x.float(), self.weight.float(), bias)  # float32
+
+
 def stacked(maps: Sequence[Linear]) -> tuple[Tensor, Tensor | None]:
     """Several maps of one x as one product: their weights and biases under one another."""
     weight = torch.cat([m.weight for m in maps])

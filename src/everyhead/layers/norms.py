@@ -28,7 +28,10 @@ class LayerNorm(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """γ of one width, starting at 1. Half precision is averaged in float32, as published."""
+    """γ of one width, starting at 1. Half precision is averaged in float32, as published.
+
+    A stream wider than γ comes out in γ's type.
+    """
 
     def __init__(self, d_model: int, eps: float = 1e-6) -> None:
         super().__init__()
@@ -38,4 +41,4 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         scaled = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
-        return self.weight * scaled.to(x.dtype)
+        return self.weight * scaled.to(self.weight.dtype)
