@@ -77,6 +77,10 @@ class Readings:
         self._known[key] = (weakref.ref(tensor), version, result)
         return result
 
+    def clear(self) -> None:
+        """Forget everything, matrices included."""
+        self._known = {}
+
 
 def bias_of(matrix: Tensor | None) -> Bias | None:
     """(B|1, H|1, T|1, S) as it can be kept; None for zeros, which add nothing."""

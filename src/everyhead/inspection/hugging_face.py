@@ -7,11 +7,8 @@ change wants other parts than the model's is attention computed here instead. No
 model or its config; the table is as it was when the last recording ends, errors included.
 """
 
-import contextlib
-import functools
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -60,6 +57,7 @@ class Bridge:
                 else:
                     setattr(AttentionInterface, name, original)
             self._before = {}
+            self._readings.clear()
 
     def _asked(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def answer(table: Any, *args: Any, **kwargs: Any) -> Any:
@@ -88,21 +86,26 @@ class Shown:
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         own: list[tuple[Tensor, tuple[Tensor, Tensor | None]]] = []
+        rows: Tensor | None = None  # the weights, where the model's own function gives them
         parts, mask = self._parts(module, query, key, value, attention_mask, kwargs)
 
         def attend(used: Parts, rule: Mask | None) -> Tensor:
+            nonlocal rows
             if used is not parts or rule is not mask:
+                if "eager" in _name(self.function):
+                    rows = attention.weights(used, rule).to(query.dtype)
                 return attention.attend(used, rule, float(kwargs.get("dropout") or 0.0))
             result = self.function(module, query, key, value, attention_mask, *args, **kwargs)
             out = result[0].transpose(1, 2)  # (B, H, T, D)
             own.append((out, result))
+            rows = result[1]
             return out
 
         out = probe.attention(module, parts, mask, attend)
         for mine, result in own:
             if mine is out:  # the same tensor; through `out`, for its gradient is listened to
                 return (out.transpose(1, 2), result[1]) if out.requires_grad else result
-        return out.transpose(1, 2).contiguous(), None
+        return out.transpose(1, 2).contiguous(), rows
 
     def _parts(
         self,
@@ -121,7 +124,8 @@ class Shown:
         if attention_mask is None or "flash" in _name(self.function):
             return self._by_rule(module, parts, attention_mask, kwargs)
         if not isinstance(attention_mask, Tensor):  # what flex attention is given
-            return parts, Mask((ByFunction(attention_mask.mask_mod),))
+            size = query.shape[0], query.shape[1]
+            return parts, Mask((ByFunction(attention_mask.mask_mod, *size),))
         given = self.readings.of(attention_mask, given_of)
         if _has_room(key, query, given.n_seen):
             n_seen = given.n_seen
@@ -157,10 +161,14 @@ class ByFunction(NamedTuple):
     """A mask rule: a function of batch, head, query and key numbers (flex attention's)."""
 
     function: Callable[..., Tensor]
+    n_rows: int
+    n_heads: int
 
     def visible(self, i: Tensor, j: Tensor, offset: int) -> Tensor:
-        zero = torch.zeros((), dtype=torch.long, device=i.device)
-        return self.function(zero, zero, i, j)[None, None]  # (1, 1, t, S)
+        row = torch.arange(self.n_rows, device=i.device)[:, None, None, None]
+        head = torch.arange(self.n_heads, device=i.device)[:, None, None]
+        seen = self.function(row, head, i, j)  # broadcastable to (B, H, t, S)
+        return seen.expand(*seen.shape[:-2], i.shape[0], j.shape[1])
 
 
 def _without_room(parts: Parts, n_keys: int | None) -> Parts:
@@ -182,30 +190,3 @@ def _has_room(key: Tensor, query: Tensor, n_seen: int | None) -> bool:
 
 
 bridge = Bridge()
-
-
-@contextmanager
-def while_generating(model: nn.Module, follow: Callable[[Any, int], None]) -> Iterator[None]:
-    """What `model.generate` returns is followed, so that beams show the rows that wrote it."""
-    generate = getattr(model, "generate", None)
-    if generate is None:
-        yield
-        return
-
-    @functools.wraps(generate)
-    def followed(*args: Any, **kwargs: Any) -> Any:
-        result = generate(*args, **kwargs)
-        config = kwargs.get("generation_config") or getattr(model, "generation_config", None)
-        each = kwargs.get("num_return_sequences") or getattr(config, "num_return_sequences", None)
-        with contextlib.suppress(LookupError):  # then asking for the rows says so
-            follow(getattr(result, "sequences", result), each or 1)
-        return result
-
-    own = vars(model).get("generate")
-    vars(model)["generate"] = followed
-    try:
-        yield
-    finally:
-        del vars(model)["generate"]
-        if own is not None:
-            vars(model)["generate"] = own

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from everyhead.inspection.names import Spot
+from everyhead.inspection.states import Wrap
 from everyhead.layers.multi_head import MultiHeadAttention
 
 NORMS = ("norm", "ln_f", "final_layer_norm", "final_layernorm", "layer_norm", "final_norm")
@@ -30,9 +31,9 @@ class Lens:
         self._last = [spot for spot in spots if spot.layer.partition(".")[0] == self.half][-1]
         self._given: Tensor | None = None  # (B, V) the model's own logits of its last row
 
-    def hooks(self) -> list[Callable[[], None]]:
+    def hooks(self, here: Wrap) -> list[Callable[[], None]]:
         """Start to see the model's own logits; what comes back ends it."""
-        return [self.model.register_forward_hook(self._keep).remove]
+        return [self.model.register_forward_hook(here(self._keep)).remove]
 
     def _keep(self, module: nn.Module, args: Any, output: Any) -> None:
         logits = getattr(output, "logits", None)

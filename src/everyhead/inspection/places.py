@@ -51,6 +51,7 @@ class Place:
         self.turn = 0  # when it was called last
         self.calls: list[Call] = []
         self.chosen: list[Tensor] | None = None  # for each call the rows (B,) that were followed
+        self._cropped = False
         self._form: Parts | None = None
         self._keys: Tensor | None = None  # of the last call, all of them
         self._view: View | None = None
@@ -110,6 +111,11 @@ class Place:
         return attention.mix(self.weights(rows=rows), view.parts, view.mask)
 
     def _seen(self) -> View:
+        if self._cropped:
+            raise LookupError(
+                f"the cache at {self.name} was cropped between two steps, as guessing several "
+                "tokens ahead does: record the finished text in one pass"
+            )
         moved = self.last.step is Step.LOST or any(c.parents is not None for c in self.calls)
         if moved and self.chosen is None:
             raise LookupError(
@@ -194,6 +200,7 @@ class Place:
         """Keep copies of a call that stands so to those before it: a cache writes into its own."""
         self.last, self.chosen, self._view, self.gradient = relation, None, None, None
         self.turn = next(_turns)
+        self._cropped = relation.cropped or (self._cropped and relation.step is Step.LOST)
         if relation.step in (Step.FRESH, Step.LOST):
             self.calls, self._keys = [], None
         if relation.step is Step.LOST:

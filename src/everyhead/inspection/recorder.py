@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from everyhead.inspection.beams import PLAIN, Layout, by_row, layout_of
@@ -52,7 +53,8 @@ class Recorder:
                 seen = change.hide(seen, own.k, PLAIN, max(0, first))
                 same = layout.slots is None
                 mask = seen if same else change.hide(mask, parts.k, layout, max(0, first))
-        self._note(place, own, seen, relation)
+        if not _within_backward():  # a checkpointed pass is run again: the same call
+            self._note(place, own, seen, relation)
         out = attend(parts, mask)
         for change in changes:
             if not isinstance(change, TokenHidden):
@@ -100,3 +102,8 @@ class Recorder:
             return place.compare(own.k, own.q.shape[2], memory)
         before = self.before(place)
         return Relation(Step.FRESH) if before is None else before.last
+
+
+def _within_backward() -> bool:
+    """Does autograd run this, to compute again what gradient checkpointing did not keep?"""
+    return torch._C._current_graph_task_id() != -1

@@ -22,10 +22,11 @@ class Step(Enum):
 
 
 class Relation(NamedTuple):
-    """A step, and for moved rows where each was before (R,)."""
+    """A step, for moved rows where each was before (R,), and whether keys were taken back."""
 
     step: Step
     parents: Tensor | None = None
+    cropped: bool = False
 
 
 def relation_of(
@@ -44,6 +45,8 @@ def relation_of(
     before = k[:, :, :n_before]
     if kept.shape[2] < n_before or kept.shape[1::2] != k.shape[1::2]:
         return Relation(Step.LOST)
+    if kept.shape[2] > n_before and torch.equal(before, kept[: before.shape[0], :, :n_before]):
+        return Relation(Step.LOST, cropped=True)
     kept = kept[:, :, kept.shape[2] - n_before :]
     if before.shape == kept.shape and torch.equal(before, kept):
         return Relation(Step.NEXT)

@@ -9,8 +9,21 @@ from torch import Tensor, nn
 from everyhead.inspection.names import Spot
 from everyhead.inspection.places import Place
 from everyhead.inspection.relation import Step
+from everyhead.layers import probe
 
 Handles = list[Callable[[], None]]
+Hook = Callable[..., None]
+Wrap = Callable[[Hook], Hook]
+
+
+def only_here(observer: probe.Observer, hook: Hook) -> Hook:
+    """The hook where the observer looks: every thread that runs the model calls its hooks."""
+
+    def called(*args: Any, **kwargs: Any) -> None:
+        if probe.sees(observer):
+            hook(*args, **kwargs)
+
+    return called
 
 
 class Stream:
@@ -69,12 +82,12 @@ class Streams:
         of = [stream for name, stream in self.of.items() if name.startswith(f"{half}.")]
         return of[-1].newest
 
-    def hooks(self) -> Handles:
-        """Start; what comes back ends it."""
+    def hooks(self, here: Wrap) -> Handles:
+        """Start; what comes back ends it. `here` keeps a hook to the threads that look."""
         handles: Handles = []
         for module, layer in self._layers.items():
-            before = module.register_forward_pre_hook(layer.enter, with_kwargs=True)
-            after = module.register_forward_hook(layer.leave, with_kwargs=True)
+            before = module.register_forward_pre_hook(here(layer.enter), with_kwargs=True)
+            after = module.register_forward_hook(here(layer.leave), with_kwargs=True)
             handles += [before.remove, after.remove]
         return handles
 

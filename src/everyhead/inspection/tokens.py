@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from everyhead.inspection.places import Place
+from everyhead.inspection.states import Wrap
 from everyhead.inspection.steps import Call
 from everyhead.layers.embeddings import TokenEmbedding
 
@@ -22,9 +23,10 @@ class Tokens:
         self._tables = _tables(model)
         self._last: Tensor | None = None
 
-    def hooks(self) -> list[Callable[[], None]]:
-        """Start; what comes back ends it."""
-        return [table.register_forward_pre_hook(self._keep).remove for table in self._tables]
+    def hooks(self, here: Wrap) -> list[Callable[[], None]]:
+        """Start; what comes back ends it. `here` keeps a hook to the threads that look."""
+        keep = here(self._keep)
+        return [table.register_forward_pre_hook(keep).remove for table in self._tables]
 
     def _keep(self, module: nn.Module, args: Any) -> None:
         ids = args[0] if args and isinstance(args[0], Tensor) else None

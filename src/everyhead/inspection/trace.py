@@ -10,6 +10,7 @@ in the length; never a matrix. The output of the model still comes from its fast
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from html import escape
 
 from torch import Tensor, nn
@@ -17,11 +18,12 @@ from torch import Tensor, nn
 from everyhead.errors import UserError
 from everyhead.inspection import names
 from everyhead.inspection.changes import Change
-from everyhead.inspection.hugging_face import bridge, while_generating
+from everyhead.inspection.following import while_generating
+from everyhead.inspection.hugging_face import bridge
 from everyhead.inspection.lens import Lens
 from everyhead.inspection.places import Place
 from everyhead.inspection.recorder import Recorder
-from everyhead.inspection.states import Streams
+from everyhead.inspection.states import Streams, only_here
 from everyhead.inspection.tokens import Tokens, followed
 from everyhead.layers import probe
 
@@ -139,8 +141,10 @@ class Trace:
 
     def hooks(self) -> list[Callable[[], None]]:
         """Start to see states and tokens; what comes back ends it."""
-        begun = self.model.register_forward_pre_hook(self._recorder.begin).remove
-        return [begun, *self._streams.hooks(), *self._tokens.hooks(), *self._lens.hooks()]
+        here = partial(only_here, self._recorder)
+        begun = self.model.register_forward_pre_hook(here(self._recorder.begin)).remove
+        parts = (self._streams, self._tokens, self._lens)
+        return [begun, *(end for part in parts for end in part.hooks(here))]
 
     @property
     def observer(self) -> probe.Observer:
@@ -182,7 +186,7 @@ def record(model: nn.Module, changes: Sequence[Change] = ()) -> Iterator[Trace]:
         if any(names.asks_interface(module) for module in model.modules()):
             bridge.start()
             stack.callback(bridge.stop)
-            stack.enter_context(while_generating(model, trace.follow))
+            stack.enter_context(while_generating(model, trace.observer, trace.follow))
         probe.attach(trace.observer)
         stack.callback(probe.detach, trace.observer)
         yield trace

@@ -40,6 +40,11 @@ def active() -> bool:
     return _anywhere > 0 and bool(_observers.get())
 
 
+def sees(observer: Observer) -> bool:
+    """Does this observer look here? In another thread or task it does not."""
+    return _anywhere > 0 and observer in _observers.get()
+
+
 def attention(module: nn.Module, parts: "Parts", mask: "Mask | None", attend: Attend) -> Tensor:
     """`attend(parts, mask)` inside every observer; the last attached stands innermost."""
     for observer in reversed(_observers.get()):
