@@ -18,6 +18,8 @@ _HOMES = {
     "GPT2": "everyhead.models.gpt2",
     "GPT2Config": "everyhead.models.gpt2",
     "HeadOff": "everyhead.inspection.changes",
+    "Llama": "everyhead.models.llama",
+    "LlamaConfig": "everyhead.models.llama",
     "MODELS": "everyhead.models",
     "PairTokenizer": "everyhead.data.pair_tokenizer",
     "Replaced": "everyhead.inspection.changes",

@@ -27,7 +27,7 @@ def models(
         print(f"{family}, counted with one vocabulary of {vocab_size:,} pieces")
         for preset, numbers in presets.items():
             with torch.device("meta"):
-                model = make(config(vocab_size=vocab_size, **numbers))
+                model = make(config(**{"vocab_size": vocab_size, **numbers}))
             size = sum(p.numel() for p in model.parameters())
             facts = ", ".join(f"{key} {value}" for key, value in numbers.items())
             print(f"  {preset:<6} {size:>12,} parameters   {facts}")

@@ -13,6 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from everyhead.layers.rotary_scaling import Scaling, turns
+
 
 class Rotation(NamedTuple):
     """cos and sin of the angles at each position: (B|1, 1, T, D) each."""
@@ -29,21 +31,28 @@ def rotated(x: Tensor, rotation: Rotation) -> Tensor:
 
 
 class Rotary(nn.Module):
-    """The angles of d_head / 2 pairs; nothing of it is saved, since it can be computed."""
+    """The angles of d_head / 2 pairs; nothing of it is saved, since it can be computed.
 
-    def __init__(self, d_head: int, *, base: float = 10_000.0) -> None:
+    θ is no buffer, so that `.to(torch.bfloat16)` cannot round it: float32 is the rounding that
+    published checkpoints were trained with. scaling: other frequencies (layers/rotary_scaling.py).
+    """
+
+    def __init__(
+        self, d_head: int, *, base: float = 10_000.0, scaling: Scaling | None = None
+    ) -> None:
         super().__init__()
         if d_head % 2:
             raise ValueError(f"rotary positions turn pairs, and d_head {d_head} is odd")
-        self.d_head, self.base = d_head, base
-
-    def frequencies(self, device: torch.device) -> Tensor:
-        """θ, (D/2,), in float32: the rounding that published checkpoints were trained with."""
-        channel = torch.arange(0, self.d_head, 2, device=device, dtype=torch.float32)
-        return 1.0 / self.base ** (channel / self.d_head)
+        self.d_head, self.base, self.scaling = d_head, base, scaling
+        self.theta, self.attention_factor = 1.0 / turns(d_head, base), 1.0
+        if scaling is not None:
+            self.theta = scaling.frequencies(d_head, base)
+            self.attention_factor = scaling.attention_factor
 
     def forward(self, positions: Tensor) -> Rotation:
         """positions int64 (B|1, T) → cos and sin (B|1, 1, T, D) in float32."""
-        angle = positions[:, None, :, None] * self.frequencies(positions.device)  # (B, 1, T, D/2)
+        angle = positions[:, None, :, None] * self.theta.to(positions.device)  # (B, 1, T, D/2)
         angle = torch.cat([angle, angle], -1)  # (B, 1, T, D)
-        return Rotation(angle.cos(), angle.sin())
+        if self.attention_factor == 1.0:
+            return Rotation(angle.cos(), angle.sin())
+        return Rotation(angle.cos() * self.attention_factor, angle.sin() * self.attention_factor)

@@ -1,6 +1,6 @@
 """One family a file; MODELS is the table of them."""
 
-from everyhead.models import gpt2, transformer
+from everyhead.models import gpt2, llama, transformer
 from everyhead.models.family import Family
 
 MODELS: dict[str, Family] = {
@@ -8,4 +8,5 @@ MODELS: dict[str, Family] = {
         transformer.Transformer, transformer.TransformerConfig, transformer.PRESETS
     ),
     "gpt2": Family(gpt2.GPT2, gpt2.GPT2Config, gpt2.PRESETS),
+    "llama": Family(llama.Llama, llama.LlamaConfig, llama.PRESETS),
 }
