@@ -77,12 +77,12 @@ def position_tables(config: TransformerConfig) -> dict[str, Tensor]:
     return {name: table.clone() for name in POSITIONS}
 
 
-def completed(tensors: Mapping[str, Tensor], config: TransformerConfig) -> dict[str, Tensor]:
+def completed(tensors: Mapping[str, Tensor], vocab_size: int) -> dict[str, Tensor]:
     """The file's tensors with the bias of the logits, which older files leave out where it is 0."""
-    return {BIAS: torch.zeros(()).expand(1, config.vocab_size), **tensors}
+    return {BIAS: torch.zeros(()).expand(1, vocab_size), **tensors}
 
 
-def check_positions(tensors: Mapping[str, Tensor], where: object) -> None:
+def check_positions(tensors: Mapping[str, Tensor]) -> None:
     """Raises UserError if a file's position table is not the sinusoid that is computed here."""
     for name in POSITIONS:
         table = tensors.get(name)
@@ -93,6 +93,6 @@ def check_positions(tensors: Mapping[str, Tensor], where: object) -> None:
         )
         if not same:
             raise UserError(
-                f"{where}: {name} is not the sinusoid, and everyhead's Transformer computes its "
+                f"{name} is not the sinusoid, and everyhead's Transformer computes its "
                 "positions; learned ones cannot be opened as this family."
             )

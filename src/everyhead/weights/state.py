@@ -126,7 +126,7 @@ class _Fits:
         return slot.to_ours(tensor)
 
     def raise_if_any(self, where: object) -> None:
-        parts = [f"{kind}: {_listed(names)}" for kind, names in self.faults.items() if names]
+        parts = [f"{kind}: {listed(names)}" for kind, names in self.faults.items() if names]
         if parts:
             raise UserError(
                 f"The weights in {where} do not fit its config.json — {'; '.join(parts)}. "
@@ -134,6 +134,6 @@ class _Fits:
             )
 
 
-def _listed(names: list[str]) -> str:
+def listed(names: list[str]) -> str:
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more

@@ -1,0 +1,46 @@
+"""What belongs to a model in its folder: the tokenizer that made its ids.
+
+Which one it is, config.json says (`tokenizer_kind`) where everyhead wrote it; published folders
+hold the files of a tokenizer for one text (data/text_tokenizer.py).
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from everyhead.data.pair_tokenizer import CONFIG_FILE, SHARED_FILE, SIDE_FILES, PairTokenizer
+from everyhead.weights.kind import Kind
+from everyhead.weights.vocabulary import fingerprint
+
+FINGERPRINT, KIND_KEY, PAIR = "tokenizer_sha256", "tokenizer_kind", "pair"
+
+
+class Companion(Protocol):
+    """What can be saved beside a model."""
+
+    def save(self, folder: Path, *, model_max_length: int | None = None) -> None: ...
+
+
+def open_companion(folder: Path, kind: Kind, values: Mapping[str, Any]) -> Any:
+    """The tokenizer of a folder, None where it holds none.
+
+    Raises:
+        UserError: it is broken.
+    """
+    if values.get(KIND_KEY) == PAIR or any((folder / name).is_file() for name in SIDE_FILES):
+        return PairTokenizer.load(folder)
+    return None if kind.companion is None else kind.companion(folder)
+
+
+def companion_values(tokenizer: Companion) -> dict[str, Any]:
+    """What config.json says of the tokenizer."""
+    values = {KIND_KEY: PAIR} if isinstance(tokenizer, PairTokenizer) else {}
+    number = fingerprint(tokenizer)
+    return values if number is None else values | {FINGERPRINT: number}
+
+
+def remove_others(folder: Path, tokenizer: Companion) -> None:
+    """A folder never holds the files of two tokenizers."""
+    joint = not isinstance(tokenizer, PairTokenizer) or tokenizer.shared
+    for name in SIDE_FILES if joint else (SHARED_FILE, CONFIG_FILE):
+        (folder / name).unlink(missing_ok=True)
