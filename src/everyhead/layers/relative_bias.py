@@ -53,9 +53,7 @@ class RelativeBias(nn.Module):
     def _buckets(self) -> Tensor:
         """Of the distances −max_distance … max_distance: (2·max_distance + 1,)."""
         distance = torch.arange(-self.max_distance, self.max_distance + 1)
-        return buckets(
-            distance, self.n_buckets, max_distance=self.max_distance, causal=self.causal
-        )
+        return buckets(distance, self.n_buckets, max_distance=self.max_distance, causal=self.causal)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "RelativeBias":
         before = self.buckets
