@@ -1,12 +1,13 @@
 """One family a file; MODELS is the table of them."""
 
-from everyhead.models import gpt2, llama, t5, transformer
+from everyhead.models import bert, gpt2, llama, t5, transformer
 from everyhead.models.family import Family
 
 MODELS: dict[str, Family] = {
     "transformer": Family(
         transformer.Transformer, transformer.TransformerConfig, transformer.PRESETS
     ),
+    "bert": Family(bert.Bert, bert.BertConfig, bert.PRESETS),
     "gpt2": Family(gpt2.GPT2, gpt2.GPT2Config, gpt2.PRESETS),
     "llama": Family(llama.Llama, llama.LlamaConfig, llama.PRESETS),
     "t5": Family(t5.T5, t5.T5Config, t5.PRESETS),
