@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from everyhead.layers.multi_head import MultiHeadAttention
+from everyhead.models.t5 import T5, T5Config
 from everyhead.models.transformer import Transformer, TransformerConfig
 
 SMALL = {"d_model": 32, "n_heads": 4, "n_encoder_layers": 2, "n_decoder_layers": 2, "d_ff": 48}
@@ -19,6 +20,16 @@ def transformer(**choices: object) -> Callable[[], Transformer]:
     return make
 
 
+def t5(**choices: object) -> Callable[[], T5]:
+    """Buckets so few that these lengths reach the far ones; heads wider together than the model."""
+
+    def make() -> T5:
+        sizes = {**SMALL, "d_head": 12, "n_buckets": 8, "max_distance": 12, "max_len": 40}
+        return T5(T5Config(vocab_size=23, pad_id=22, eos_id=0, **sizes, **choices))
+
+    return make
+
+
 FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "transformer-post": transformer(),
     "transformer-pre-separate-untied": transformer(
@@ -26,9 +37,10 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     ),
     "transformer-pre-learned": transformer(norm="pre", positions="learned", activation="gelu"),
     "transformer-post-separate-learned": transformer(source_vocab_size=19, positions="learned"),
+    "t5": t5(activation="gelu_tanh", gated=True),
 }
 # Every family that can be decoded step by step has `encode`, `decode` and `cache`.
-ENCODER_DECODERS = [name for name in FAMILIES if name.startswith("transformer")]
+ENCODER_DECODERS = [name for name in FAMILIES if name.startswith(("transformer", "t5"))]
 
 
 def build(name: str, *, dtype: torch.dtype = torch.float32) -> nn.Module:

@@ -68,7 +68,7 @@ def test_the_rectangle_of_a_traced_graph_is_the_packed_rows(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["transformer-post", "transformer-pre-learned"])
+@pytest.mark.parametrize("family", ["transformer-post", "transformer-pre-learned", "t5"])
 def test_torch_compile_traces_a_forward_in_one_graph(family: str) -> None:
     model = build(family)
     sides = batch(model)
