@@ -15,6 +15,7 @@ FORMULAS = {
     "gelu_tanh": lambda x: (
         0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))
     ),
+    "quick_gelu": lambda x: x / (1 + torch.exp(-1.702 * x)),
     "silu": lambda x: x / (1 + torch.exp(-x)),
 }
 

@@ -236,3 +236,16 @@ def test_any_mixture_of_rules_is_their_conjunction(
     for b in range(2):
         wanted = table(n_queries, n_keys, lambda i, j, b=b: seen(i, j, b))
         assert torch.equal(whole[b], wanted[0])
+
+
+@pytest.mark.parametrize(("n_queries", "n_keys"), SIZES)
+def test_a_prefix_is_seen_by_all_and_its_rules_hold_behind_it(n_queries: int, n_keys: int) -> None:
+    offset = n_keys - n_queries
+    wanted = table(n_queries, n_keys, lambda i, j: j < 2 or j == i + offset)
+    mask = masks.prefix(2, masks.causal() & masks.window(0, 5))
+    assert torch.equal(matrix(mask, n_queries, n_keys), wanted)
+
+
+def test_a_prefix_before_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="before a rule"):
+        masks.prefix(2, Mask())

@@ -7,7 +7,13 @@ import pytest
 import torch
 
 from everyhead import reference
-from everyhead.layers.positions import LAYOUTS, LearnedPositions, SinusoidalPositions, sinusoid
+from everyhead.layers.positions import (
+    LAYOUTS,
+    LearnedPositions,
+    SinusoidalPositions,
+    places_within,
+    sinusoid,
+)
 
 
 def test_interleaved_is_the_papers_formula_number_by_number() -> None:
@@ -86,3 +92,11 @@ def test_learned_positions_are_rows_of_a_trained_table() -> None:
     assert torch.equal(out, module.weight[places])
     out.sum().backward()
     assert module.weight.grad.sum(1).tolist() == [4, 0, 8, 0, 4]
+
+
+def test_positions_within_documents_start_anew_and_count_real_tokens() -> None:
+    documents = torch.tensor([[4, 4, 4, 2, 2, 7], [0, 0, 0, 0, 0, 1]])
+    assert places_within(documents).tolist() == [[0, 1, 2, 0, 1, 0], [0, 1, 2, 3, 4, 0]]
+    real = torch.tensor([[False, True, True, True, False, True], [True] * 3 + [False, True, True]])
+    found = places_within(documents, real)
+    assert found[real].tolist() == [0, 1, 0, 0, 0, 1, 2, 3, 0]

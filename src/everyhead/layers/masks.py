@@ -102,6 +102,19 @@ class AnyOf(NamedTuple):
         return seen
 
 
+class Prefix(NamedTuple):
+    """The first n keys are seen by all; behind them every one of `rules` must hold."""
+
+    n: int
+    rules: tuple[Rule, ...]
+
+    def visible(self, i: Tensor, j: Tensor, offset: int) -> Tensor:
+        seen = self.rules[0].visible(i, j, offset)
+        for rule in self.rules[1:]:
+            seen = seen & rule.visible(i, j, offset)
+        return seen | (j < self.n)
+
+
 def fits(name: str, got: tuple[int, ...], wanted: tuple[int, ...]) -> None:
     """Broadcasting would hide a mask laid along the wrong axis.
 
@@ -201,6 +214,17 @@ def window(left: int, right: int, offset: int | None = None) -> Mask:
 def global_tokens(marked: Tensor, offset: int | None = None) -> Mask:
     """Marked tokens (bool (B, S)) see all and are seen by all; join with `window(…) | …`."""
     return Mask((Globals(marked, offset),))
+
+
+def prefix(n: int, mask: Mask) -> Mask:
+    """All see the first n keys, behind which `mask` holds: Raffel et al. 2019 (1910.10683), fig. 4.
+
+    Raises:
+        ValueError: `mask` has no rule.
+    """
+    if not mask.rules:
+        raise ValueError("a prefix stands before a rule; where all may look, no mask is needed")
+    return Mask((Prefix(n, mask.rules),))
 
 
 def documents(queries: Tensor, keys: Tensor | None = None) -> Mask:

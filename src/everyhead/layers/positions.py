@@ -95,3 +95,16 @@ def places(real: Tensor | None, n: int, start: Tensor | int = 0) -> Tensor:
         device = start.device if isinstance(start, Tensor) else None
         return torch.arange(n, device=device)[None] + start
     return (real.long().cumsum(1) - 1).clamp_min(0) + start  # (B, T)
+
+
+def places_within(documents: Tensor, real: Tensor | None = None) -> Tensor:
+    """`places` of each document's tokens, counted from its own first: int64 (B, T).
+
+    documents: int64 (B, T), whose token each is; those of one stand together.
+    """
+    count = torch.ones_like(documents) if real is None else real.long()  # (B, T)
+    begins = torch.ones_like(documents, dtype=torch.bool)
+    begins[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    before = count.cumsum(1) - count  # real tokens before this one
+    first = before.masked_fill(~begins, 0).cummax(1).values
+    return (before - first).clamp_min(0)

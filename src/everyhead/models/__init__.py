@@ -1,6 +1,16 @@
 """One family a file; MODELS is the table of them."""
 
-from everyhead.models import bert, gpt2, llama, t5, transformer
+from everyhead.models import (
+    bert,
+    clip,
+    gpt2,
+    llama,
+    t5,
+    tasks,
+    transformer,
+    vision_text,
+    vision_transformer,
+)
 from everyhead.models.family import Family
 
 MODELS: dict[str, Family] = {
@@ -11,4 +21,14 @@ MODELS: dict[str, Family] = {
     "gpt2": Family(gpt2.GPT2, gpt2.GPT2Config, gpt2.PRESETS),
     "llama": Family(llama.Llama, llama.LlamaConfig, llama.PRESETS),
     "t5": Family(t5.T5, t5.T5Config, t5.PRESETS),
+    "vision-transformer": Family(
+        vision_transformer.VisionTransformer,
+        vision_transformer.VisionTransformerConfig,
+        vision_transformer.PRESETS,
+    ),
+    "clip": Family(clip.Clip, clip.ClipConfig, clip.PRESETS),
+    "vision-text": Family(
+        vision_text.VisionText, vision_text.VisionTextConfig, vision_text.PRESETS
+    ),
+    **tasks.FAMILIES,
 }
