@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 from torch import Tensor
 
 from everyhead.errors import UserError
 from everyhead.models.bert import Bert, BertConfig
+from everyhead.weights.config_table import ACTIVATIONS, validated
 from everyhead.weights.kind import Kind, Tidied
 from everyhead.weights.names import NameTable, Row
 from everyhead.weights.state import Slot, own_slots
@@ -32,10 +32,6 @@ FIELDS = (  # ours, theirs
     ("pad_id",            "pad_token_id"),
     ("tie_output",        "tie_word_embeddings"),
 )
-ACTIVATIONS = {  # theirs → ours; ours is written as the first of its names
-    "gelu": "gelu", "gelu_python": "gelu", "relu": "relu", "silu": "silu", "swish": "silu",
-    "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh",
-}
 HEADS = {  # architecture → pooler, gap_head, next_sentence_head
     "BertModel":                     (True,  False, False),
     "BertForPreTraining":            (True,  True,  True),
@@ -120,15 +116,8 @@ def body_config(values: Mapping[str, Any], where: object, heads: Mapping[str, bo
             f"{', '.join(ACTIVATIONS)}."
         )
     found = {ours: values[theirs] for ours, theirs in FIELDS if values.get(theirs) is not None}
-    try:
-        fields = {**found, **heads, "activation": ACTIVATIONS[activation]}
-        return BertConfig.model_validate(fields)
-    except ValidationError as error:
-        faults = "; ".join(
-            f"{'.'.join(map(str, fault['loc'])) or 'config'}: {fault['msg']}"
-            for fault in error.errors()
-        )
-        raise UserError(f"{where} describes no Bert: {faults}.") from None
+    fields = {**found, **heads, "activation": ACTIVATIONS[activation]}
+    return validated(BertConfig, fields, where)
 
 
 def architecture(values: Mapping[str, Any]) -> str:
@@ -144,7 +133,7 @@ def values(model: Bert) -> dict[str, Any]:
 
 def body_values(c: BertConfig) -> dict[str, Any]:
     """config.json without the class."""
-    names = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
+    names = {ours: theirs for theirs, ours in reversed(list(ACTIVATIONS.items()))}
     return {
         "model_type": "bert",
         **{theirs: getattr(c, ours) for ours, theirs in FIELDS},
@@ -169,6 +158,11 @@ def slots(model: Bert) -> list[Slot]:
     ]
 
 
+def slots_in_task(model: Bert) -> list[Slot]:
+    """The same below a task's head, where every name has `bert.` before it."""
+    return [slot_of(slot.ours, tied=model.config.tie_output) for slot in own_slots(model)]
+
+
 def slot_of(ours: tuple[str, ...], *, tied: bool, bare: bool = False) -> Slot:
     """The slot of one tensor by all of its names; bare: without `bert.` before the body's."""
     theirs = tuple(TABLE.row_of(name).theirs for name in ours)
@@ -187,6 +181,11 @@ def extra(model: Bert) -> dict[str, Tensor]:
 def tidy(tensors: dict[str, Tensor], values: Mapping[str, Any]) -> Tidied:
     """Published names → those of `slots`."""
     return Tidied(tidied(tensors, values, bare=architecture(values) == "BertModel"))
+
+
+def tidy_in_task(tensors: dict[str, Tensor], values: Mapping[str, Any]) -> Tidied:
+    """The same below a task's head."""
+    return Tidied(tidied(tensors, values))
 
 
 def tidied(
@@ -215,7 +214,7 @@ def _heads_of(c: BertConfig) -> tuple[bool, bool, bool]:
 
 
 def _class_of(c: BertConfig) -> str:
-    return {heads: name for name, heads in HEADS.items()}[_heads_of(c)]
+    return {heads: name for name, heads in HEADS.items()}.get(_heads_of(c), "BertModel")
 
 
 KIND = Kind(
