@@ -15,7 +15,7 @@ turned earlier would have to be turned anew, and a cache would change the answer
 """
 
 import math
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -32,6 +32,8 @@ class Scaling(Protocol):
     def frequencies(self, d_head: int, base: float) -> Tensor:
         """(D/2,) in float32, on the CPU."""
         ...
+
+    def _asdict(self) -> dict[str, Any]: ...
 
 
 def turns(d_head: int, base: float) -> Tensor:

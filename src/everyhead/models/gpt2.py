@@ -11,7 +11,7 @@ which was never published in full: dense here.
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
 from everyhead.layers.blocks import Block, Stack
@@ -38,7 +38,8 @@ class GPT2Config(BaseModel):
     n_layers: int = Field(12, ge=0)
     d_ff: int | None = None  # None: 4 d_model
     max_len: int = Field(1024, gt=0)
-    dropout: float = Field(0.1, ge=0, lt=1)  # of embeddings and of each sublayer's output
+    dropout: float = Field(0.1, ge=0, lt=1)  # of each sublayer's output
+    embed_dropout: float | None = Field(None, ge=0, lt=1)  # None: as dropout
     attention_dropout: float = Field(0.1, ge=0, lt=1)
     activation: Literal["gelu_tanh", "gelu", "relu", "silu"] = "gelu_tanh"
     norm_eps: float = 1e-5
@@ -47,6 +48,14 @@ class GPT2Config(BaseModel):
     bos_id: int | None = None
     eos_id: int | None = None
     pad_id: int | None = None  # what fills rows; the model itself knows no padding but the mask
+
+    @model_validator(mode="after")
+    def _resolve(self) -> "GPT2Config":
+        if self.d_ff is None:
+            object.__setattr__(self, "d_ff", 4 * self.d_model)
+        if self.embed_dropout is None:
+            object.__setattr__(self, "embed_dropout", self.dropout)
+        return self
 
 
 _COLUMNS = ("d_model", "n_heads", "n_layers", "max_len")
@@ -87,7 +96,7 @@ class GPT2(TextDecoder):
 
         self.token_embed = TokenEmbedding(c.vocab_size, c.d_model, scale=1.0)
         self.positions = LearnedPositions(c.max_len, c.d_model)
-        self.embed_dropout = Dropout(c.dropout)
+        self.embed_dropout = Dropout(c.embed_dropout or 0.0)
         self.decoder = Stack([block(i) for i in range(c.n_layers)], norm())
         tied = self.token_embed.weight if c.tie_output else None
         self.output_head = VocabularyHead(c.vocab_size, c.d_model, tied=tied, pad_id=None)

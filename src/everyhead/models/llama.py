@@ -51,10 +51,12 @@ class RotaryScaling(BaseModel):
     @model_validator(mode="after")
     def _fits(self) -> "RotaryScaling":
         try:
-            self.rule()
+            numbers = self.rule()._asdict()
         except TypeError:
             fields = ", ".join(RULES[self.kind].__annotations__)
             raise ValueError(f"rotary scaling {self.kind} takes {fields}") from None
+        for name, number in numbers.items():  # what was left out, as the rule has it
+            object.__setattr__(self, name, number)
         return self
 
     def rule(self) -> rotary_scaling.Scaling:
@@ -89,6 +91,19 @@ class LlamaConfig(BaseModel):
     eos_id: int | None = None
     more_eos_ids: tuple[int, ...] = ()  # that end a text too (<|eot_id|>)
     pad_id: int | None = None  # what fills rows; the model itself knows no padding but the mask
+
+    @model_validator(mode="after")
+    def _resolve(self) -> "LlamaConfig":
+        if self.n_kv_heads is None:
+            object.__setattr__(self, "n_kv_heads", self.n_heads)
+        if self.d_head is None:
+            if self.d_model % self.n_heads:
+                raise ValueError(
+                    f"d_model {self.d_model} does not divide into {self.n_heads} heads: choose "
+                    "n_heads that divides it, or give d_head"
+                )
+            object.__setattr__(self, "d_head", self.d_model // self.n_heads)
+        return self
 
 
 _COLUMNS = ("vocab_size", "d_model", "n_heads", "n_kv_heads", "d_ff", "n_layers", "max_len",
@@ -132,8 +147,9 @@ class Llama(TextDecoder):
             return Block(attention(), feed_forward(), residual=PreNorm(), norm=norm)
 
         self.token_embed = TokenEmbedding(c.vocab_size, c.d_model, scale=1.0)
+        assert c.d_head is not None
         self.rotary = Rotary(
-            c.d_head or c.d_model // c.n_heads,
+            c.d_head,
             base=c.rotary_base,
             scaling=None if c.rotary_scaling is None else c.rotary_scaling.rule(),
         )
