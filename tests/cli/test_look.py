@@ -186,6 +186,21 @@ def test_a_hugging_face_folder_is_looked_into(tmp_path: Path, monkeypatch):
     assert "leave --image out" in refused("look", folder, text, "--image", "a.png")
 
 
+def test_a_model_that_looks_at_a_picture_alone_wants_no_text(tmp_path: Path, monkeypatch):
+    folder = models.saved(models.vit(), tmp_path / "vit")
+    picture = models.picture(tmp_path / "a.png")
+    monkeypatch.chdir(tmp_path)
+    shown = ("--image", picture)
+    code, out, err = everyhead("look", folder, *shown)
+    assert (code, out) == (0, "look.html\n"), err
+    (scene,) = page_of(tmp_path / "look.html")["scenes"]
+    assert scene["groups"][0]["rows"][:2] == ["[CLS]", "0,0"]
+    assert "reads no text: leave TEXT out" in refused("look", folder, "a cat", *shown)
+    assert "reads no text: leave TEXT out" in refused("look", folder, "a cat", "a dog", *shown)
+    writer = models.saved(models.gpt2(), tmp_path / "gpt2")
+    assert "reads text: give it one after the model's name" in refused("look", writer)
+
+
 def test_a_folder_that_is_not_there_is_missed_before_its_options_are_judged(
     tmp_path: Path, monkeypatch
 ):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Wanted:
     """The texts that were typed: two to compare, or a pair that is one input."""
 
-    text: str
+    text: str | None
     second: str | None = None
     translation: str | None = None
     pair: bool = False
@@ -47,9 +47,18 @@ class Wanted:
         Raises:
             UserError: the model would leave out something that was typed.
         """
+        from everyhead.explorer.pictures import PictureReader
         from everyhead.explorer.readers import Answerer, TextReader
         from everyhead.explorer.translators import Translator
 
+        reads = not isinstance(session, PictureReader) or session.reads_text
+        if self.text is None and reads:
+            raise UserError(f"{session.name} reads text: give it one after the model's name.")
+        if self.text is not None and not reads:
+            raise UserError(
+                f"{session.name} looks at a picture and reads no text: leave TEXT out, and give "
+                "the picture with --image."
+            )
         if self.pair and not isinstance(session, TextReader):
             raise UserError(
                 f"--pair is for models that read two sentences at once, and {session.name} reads "
@@ -73,8 +82,10 @@ class Wanted:
         self.check_session(session)
         most = MOST_SERVED if serve else MOST_SAVED
         if self.pair:
-            return [session.scene(Asked(self.text, self.second, most=most, measured=measured))]
-        texts = [self.text] if self.second is None else [self.text, self.second]
+            return [
+                session.scene(Asked(self.text or "", self.second, most=most, measured=measured))
+            ]
+        texts = [self.text or ""] if self.second is None else [self.text or "", self.second]
         shared: Any = {"target": self.translation, "most": most, "measured": measured}
         return [session.scene(Asked(text, **shared)) for text in texts]
 

@@ -42,7 +42,7 @@ PAGE = Path("look.html")
 
 def look(
     model: Model,
-    text: Text,
+    text: Text = None,
     second: Second = None,
     html: Html = None,
     serve: Serve = False,
@@ -74,7 +74,9 @@ def look(
     from everyhead.explorer.page import write
     from everyhead.inspection.figures import save_figure
 
-    wanted = Wanted(utf8(text), second and utf8(second), translation and utf8(translation), pair)
+    wanted = Wanted(
+        text and utf8(text), second and utf8(second), translation and utf8(translation), pair
+    )
     wanted.check(drawn=bool(png or svg))
     if serve:
         check_address(address)

@@ -12,7 +12,12 @@ Model = Annotated[
         help="A run's folder, like runs/demo; a Hugging Face folder or a name on its Hub.",
     ),
 ]
-Text = Annotated[str, typer.Argument(metavar="TEXT", help="What the model is to read.")]
+Text = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="TEXT", help="What the model is to read; none for one that looks at --image alone."
+    ),
+]
 Second = Annotated[
     str | None, typer.Argument(metavar="TEXT2", help="A second text, to compare with.")
 ]

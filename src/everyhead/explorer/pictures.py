@@ -29,12 +29,18 @@ class PictureReader:
         self.pixels = pixels_of(foreign, image)
         self.image = image
 
+    @property
+    def reads_text(self) -> bool:
+        """Is there a tower for text beside the one for pictures?"""
+        towers = hasattr(self.model.config, "text_config")
+        return towers and self.foreign.tokenizer is not None
+
     def scene(self, asked: Asked) -> Scene:
         """The patches' attention, and the text's where the model reads one too."""
         given: dict[str, Any] = {"pixel_values": self.pixels}
         halves: dict[str, Half] = {}
         texts = [self.image.name]
-        if hasattr(self.model.config, "text_config") and self.foreign.tokenizer is not None:
+        if self.reads_text:
             pieces = pieces_of(self.foreign.tokenizer, check_text(asked.text))
             given["input_ids"] = torch.tensor([pieces.ids], device=self.pixels.device)
             halves["text"], texts = Half.of(pieces), [asked.text, self.image.name]
