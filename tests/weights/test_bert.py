@@ -231,3 +231,46 @@ def test_minilm_opens_by_name():
     ids = torch.tensor([[101, 1996, 2924, 102]])
     with torch.no_grad():
         assert torch.allclose(model(ids), theirs(ids).last_hidden_state, atol=1e-5)
+
+
+TINY = {"vocab_size": 60, "num_labels": 3, "pad_token_id": 0}
+DECODERS = {
+    "GPT2": {"n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 24},
+    "Llama": {
+        "hidden_size": 32,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 2,
+        "intermediate_size": 48,
+        "max_position_embeddings": 24,
+        "tie_word_embeddings": False,
+    },
+}
+
+
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_decoder_s_last_token(name, left, tmp_path):
+    torch.manual_seed(3)
+    config = getattr(transformers, f"{name}Config")(**DECODERS[name], **TINY)
+    kind = getattr(transformers, f"{name}ForSequenceClassification")
+    theirs = kind(config).eval()
+    with torch.no_grad():
+        for p in theirs.parameters():
+            p.mul_(3) if p.dim() > 1 else p.add_(0.2 * torch.randn_like(p))
+    theirs.save_pretrained(tmp_path / "theirs")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ours = load_model(tmp_path / "theirs")
+    ids = torch.tensor([[2, 9, 33, 7, 3], [0, 0, 5, 40, 3] if left else [5, 40, 3, 0, 0]])
+    real = ids.ne(0)
+    positions = (real.long().cumsum(1) - 1).clamp_min(0)
+    with torch.no_grad():
+        told = theirs(ids, attention_mask=real.long(), position_ids=positions).logits
+        assert torch.allclose(ours(ids, real), told, atol=1e-5, rtol=1e-5)
+    assert save_model(ours, tmp_path / "ours") == []
+    again, report = kind.from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not any(report[key] for key in report), report
+    with torch.no_grad():
+        same = again.eval()(ids, attention_mask=real.long(), position_ids=positions).logits
+    assert torch.equal(same, told)

@@ -17,7 +17,7 @@ from everyhead.models.tasks import (
     SpanReaderConfig,
     TokenClassifierConfig,
 )
-from everyhead.weights import bert
+from everyhead.weights import bert, gpt2, llama
 from everyhead.weights.config_table import validated
 from everyhead.weights.kind import Kind, Tidied
 from everyhead.weights.state import Slot
@@ -32,6 +32,8 @@ CONFIGS: dict[str, type[BaseModel]] = {
 CLASSES: dict[str, dict[str, tuple[str, str]]] = {
     "sequence-classifier": {
         "bert": ("BertForSequenceClassification", "classifier."),
+        "gpt2": ("GPT2ForSequenceClassification", "score."),
+        "llama": ("LlamaForSequenceClassification", "score."),
     },
     "token-classifier": {"bert": ("BertForTokenClassification", "classifier.")},
     "span-reader": {"bert": ("BertForQuestionAnswering", "qa_outputs.")},
@@ -58,6 +60,10 @@ BELOW: dict[str, Below] = {
         bert.tidy_in_task,
         "pooler",
         "hidden_dropout_prob",
+    ),
+    "gpt2": Below(gpt2.KIND, {"tie_output": True}, gpt2.KIND.slots, gpt2.KIND.tidy, "last", None),
+    "llama": Below(
+        llama.KIND, {"tie_output": True}, llama.KIND.slots, llama.KIND.tidy, "last", None
     ),
 }
 
