@@ -23,6 +23,7 @@ _HOMES = {
     "MODELS": "everyhead.models",
     "PairTokenizer": "everyhead.data.pair_tokenizer",
     "Replaced": "everyhead.inspection.changes",
+    "TextTokenizer": "everyhead.data.text_tokenizer",
     "TokenHidden": "everyhead.inspection.changes",
     "Transformer": "everyhead.models.transformer",
     "TransformerConfig": "everyhead.models.transformer",

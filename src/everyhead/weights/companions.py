@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from everyhead.data.pair_tokenizer import CONFIG_FILE, SHARED_FILE, SIDE_FILES, PairTokenizer
+from everyhead.data.text_tokenizer import TextTokenizer
+from everyhead.data.tokenizer_folder import has_tokenizer
+from everyhead.models import MODELS
 from everyhead.weights.kind import Kind
 from everyhead.weights.vocabulary import fingerprint
 
@@ -22,14 +25,17 @@ class Companion(Protocol):
 
 
 def open_companion(folder: Path, kind: Kind, values: Mapping[str, Any]) -> Any:
-    """The tokenizer of a folder, None where it holds none.
+    """The tokenizer of a folder; None where it holds none and the family reads no text.
 
     Raises:
-        UserError: it is broken.
+        UserError: it is broken, or missing where it is needed.
     """
     if values.get(KIND_KEY) == PAIR or any((folder / name).is_file() for name in SIDE_FILES):
         return PairTokenizer.load(folder)
-    return None if kind.companion is None else kind.companion(folder)
+    if kind.companion is not None:
+        return kind.companion(folder)
+    reads_text = "vocab_size" in MODELS[kind.family].config.model_fields
+    return TextTokenizer.load(folder) if reads_text or has_tokenizer(folder) else None
 
 
 def companion_values(tokenizer: Companion) -> dict[str, Any]:
