@@ -6,14 +6,24 @@ One beam is greedy search: the only beam ends where its best next token is `</s>
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from everyhead.errors import UserError
 from everyhead.generation.beam import Stop, beam_search
 from everyhead.generation.greedy import greedy
 from everyhead.generation.hypotheses import EMPTY, EncoderDecoder, Hypothesis
+
+
+class Trainable(Protocol):
+    """What has a mode for training and parts that have one."""
+
+    training: bool
+
+    def modules(self) -> Iterator[nn.Module]: ...
+    def train(self, mode: bool = True) -> object: ...
 
 
 def search(
@@ -75,7 +85,7 @@ def check_options(
 
 
 @contextmanager
-def inference(model: EncoderDecoder) -> Iterator[None]:
+def inference(model: Trainable) -> Iterator[None]:
     """Without gradients and dropout; afterwards each part of a model in training trains on."""
     modes = [(part, part.training) for part in model.modules()] if model.training else []
     if modes:
