@@ -20,8 +20,9 @@ from bench.translation import translation_rows
 from everyhead.data.batching import encode_pairs
 from everyhead.data.pair_tokenizer import PairTokenizer
 from everyhead.training.allocation import keep_large_blocks
-from everyhead.training.recipe import Recipe, parse_recipe
-from everyhead.training.run import read_splits
+from everyhead.training.jobs.translate import read_splits
+from everyhead.training.recipe import parse_recipe
+from everyhead.training.sections import Recipe
 
 HERE = Path(__file__).parent
 PAIRS = "en-de.libreoffice-help.tsv.xz"

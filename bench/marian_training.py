@@ -34,11 +34,13 @@ from everyhead.data.batching import Batch, pad_rows
 from everyhead.data.pair_tokenizer import PairTokenizer
 from everyhead.data.pairs import Pairs
 from everyhead.models.transformer import TransformerConfig
+from everyhead.training.jobs.translate import PreparedTranslation
 from everyhead.training.loop import Trainer
 from everyhead.training.optimizers import make_optimizer, set_rate
 from everyhead.training.precision import autocast
-from everyhead.training.recipe import Recipe, load_recipe
-from everyhead.training.run import Prepared, make_trainer, prepare
+from everyhead.training.recipe import load_recipe
+from everyhead.training.run import make_trainer, prepare
+from everyhead.training.sections import Recipe
 from everyhead.weights.marian_config import to_hugging_face, why_not
 
 
@@ -52,7 +54,7 @@ def read_recipe(args: argparse.Namespace) -> Recipe:
     return load_recipe(str(args.run / "recipe.toml") if args.run else args.recipe, overrides)
 
 
-def peer_trainer(prepared: Prepared) -> Trainer:
+def peer_trainer(prepared: PreparedTranslation) -> Trainer:
     """Everyhead's trainer of this recipe, for its batches, rates and precision, not its model."""
     return make_trainer(prepared, Path(), save=lambda model: None)
 
@@ -99,7 +101,7 @@ def validation_loss(model: nn.Module, batches: list[Batch]) -> float:
 class MarianTrainer:
     """One model, one optimizer, one stream; the clock runs during training steps only."""
 
-    def __init__(self, prepared: Prepared):
+    def __init__(self, prepared: PreparedTranslation):
         r = self.recipe = prepared.recipe.train
         self.peer = peer_trainer(prepared)
         torch.manual_seed(r.seed)
@@ -173,7 +175,9 @@ def translate(
     return result
 
 
-def score(model: MarianMTModel, test: Pairs, prepared: Prepared, beam: int) -> dict[str, Any]:
+def score(
+    model: MarianMTModel, test: Pairs, prepared: PreparedTranslation, beam: int
+) -> dict[str, Any]:
     recipe = prepared.recipe.evaluate
     settings = {"length_penalty": recipe.length_penalty} if beam > 1 else {}
     texts = translate(model, test.source, prepared.tokenizer, num_beams=beam, **settings)
@@ -186,7 +190,9 @@ def score(model: MarianMTModel, test: Pairs, prepared: Prepared, beam: int) -> d
     }
 
 
-def evaluate(model: MarianMTModel, best: dict, prepared: Prepared, limit: int | None) -> dict:
+def evaluate(
+    model: MarianMTModel, best: dict, prepared: PreparedTranslation, limit: int | None
+) -> dict:
     """Scores of the last and the best weights; leaves the best in the model."""
     test = Pairs(*(side[:limit] for side in prepared.splits.test))
     scores: dict[str, Any] = {"tested": test.size}
@@ -222,7 +228,7 @@ def main() -> None:
     args = arguments()
     torch.set_num_threads(args.threads)
     recipe = read_recipe(args)
-    prepared = prepare(recipe, PairTokenizer.load(args.run) if args.run else None)
+    prepared = prepare(recipe, args.run or None)
     if args.target_tokens:
         total = steps_for(peer_trainer(prepared), args.target_tokens)
         train = recipe.train.model_copy(update={"max_steps": total})

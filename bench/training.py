@@ -16,6 +16,7 @@ from bench.timing import Row, System, gemm_rate, rounds, rows_of
 from everyhead.data.batching import Batch, BatchPlan, EncodedPairs, collate
 from everyhead.layers.positions import sinusoid
 from everyhead.models.transformer import PRESETS, Transformer, TransformerConfig
+from everyhead.training.losses import batch_loss
 from everyhead.training.optimizers import make_optimizer, set_rate
 from everyhead.training.precision import autocast, resolve_precision
 from everyhead.training.step import train_step
@@ -94,7 +95,8 @@ def everyhead_step(c: TransformerConfig, precision: str) -> Step:
     set_rate(optimizer, 1e-4)
 
     def step(batch: Batch) -> None:
-        train_step(model, optimizer, [batch], smoothing=0.1, limit=1.0, precision=precision)
+        settings = {"loss": batch_loss, "smoothing": 0.1, "limit": 1.0}
+        train_step(model, optimizer, [batch], precision=precision, **settings)
 
     return step
 

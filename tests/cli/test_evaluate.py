@@ -9,7 +9,8 @@ import sacrebleu
 import torch
 
 from everyhead.cli import evaluate
-from everyhead.training.run import read_splits, run_recipe
+from everyhead.training.jobs.translate import read_splits
+from everyhead.training.run import run_recipe
 from everyhead.weights.folder import load, save_model
 from tests.cli.conftest import everyhead, refused, rows
 

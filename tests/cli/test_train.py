@@ -10,6 +10,7 @@ import pytest
 from everyhead.cli import progress, train
 from everyhead.files import read_json
 from everyhead.training import run as runs
+from everyhead.training.jobs.translate import read_splits
 from everyhead.training.metrics import read_rows
 from tests.cli.conftest import changes, everyhead, everything_in, refused, rows
 
@@ -229,7 +230,7 @@ def test_two_files_with_byte_order_marks_and_blank_lines_stay_in_step(tmp_path: 
     assert code == 0 and "152 read, 2 blank, 150 kept" in err
     data = read_json(run / "data.json")
     assert data["filters"]["blank"] == 2 and data["origin"]["source"] == str(files[0].resolve())
-    splits = runs.read_splits(runs.run_recipe(run).data)[0]
+    splits = read_splits(runs.run_recipe(run).data)[0]
     found = {row for part in splits for row in part.rows()}
     assert found == set(rows())
 

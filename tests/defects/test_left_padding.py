@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from everyhead.data.batching import Batch
-from everyhead.training.step import batch_loss
+from everyhead.training.losses import batch_loss
 from tests.training import tiny
 
 N_PAD = range(9)

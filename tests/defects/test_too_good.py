@@ -12,6 +12,7 @@ import pytest
 from everyhead.data.batching import Batch, EncodedPairs
 from everyhead.layers import masks
 from everyhead.layers.masks import Mask
+from everyhead.training.losses import batch_loss
 from everyhead.training.optimizers import make_optimizer, set_rate
 from everyhead.training.step import evaluate_loss, train_step
 from tests.training import tiny
@@ -37,8 +38,9 @@ def learned_loss(change=lambda batch: batch) -> float:
     set_rate(optimizer, 1e-2)
     for _ in range(60):
         batches = [change(random_batch(rng))]
-        train_step(model, optimizer, batches, smoothing=0.0, limit=1.0, precision="fp32")
-    nll, _ = evaluate_loss(model, [change(random_batch(rng, n=500))], "fp32")
+        settings = {"loss": batch_loss, "smoothing": 0.0, "limit": 1.0, "precision": "fp32"}
+        train_step(model, optimizer, batches, **settings)
+    nll, _ = evaluate_loss(model, [change(random_batch(rng, n=500))], "fp32", loss=batch_loss)
     return nll / 500
 
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import torch
 
-from everyhead.data.pair_tokenizer import PairTokenizer
+from everyhead.training.job import Tools
 from everyhead.training.listener import Silent, State
-from everyhead.training.recipe import Recipe
 from everyhead.training.run import is_run, make_trainer, prepare, run_recipe, write_beginnings
+from everyhead.training.sections import Recipe
 from everyhead.training.step import StepReport
-from everyhead.weights.folder import save_model
+from everyhead.weights.folder import load, save
 
 
 class Progress(Silent):
@@ -27,19 +27,13 @@ def train(run: Path, recipe: Recipe, to: Connection) -> None:
     """Go on with the run if it has begun, else begin it; to the end, if nobody kills it."""
     torch.set_num_threads(1)
     begun = is_run(run)
-    prepared = prepare(
-        run_recipe(run) if begun else recipe, PairTokenizer.load(run) if begun else None
-    )
+    used, tools = run_recipe(run) if begun else recipe, Tools(load, save)
+    prepared = prepare(used, run if begun else None, tools)
     if not begun:
         run.mkdir(parents=True, exist_ok=True)
-        prepared.tokenizer.save(run, model_max_length=prepared.config.max_len)
+        prepared.write(run)
         write_beginnings(run, prepared)
-    trainer = make_trainer(
-        prepared,
-        run,
-        save=lambda model: save_model(model, run, tokenizer=prepared.tokenizer) and None,
-        listener=Progress(to),
-    )
+    trainer = make_trainer(prepared, run, listener=Progress(to))
     if begun:
         trainer.resume()
     trainer.fit()

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from everyhead.files import PARTIAL
-from everyhead.training.recipe import Recipe, parse_recipe
+from everyhead.training.recipe import parse_recipe
+from everyhead.training.sections import Recipe
 from tests.training.killed_run import train
 
 KILLS, STEPS = 10, 120

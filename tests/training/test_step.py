@@ -1,14 +1,16 @@
 """One step: sums divided once, and nothing changed by a step that is not finite."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from everyhead.training.losses import batch_loss
 from everyhead.training.metrics import perplexity
 from everyhead.training.optimizers import make_optimizer, optimizer_tensors, set_rate
-from everyhead.training.step import batch_loss, evaluate_loss, train_step
+from everyhead.training.step import evaluate_loss, train_step
 from tests.training import tiny
 
 
@@ -20,7 +22,7 @@ def new(dropout: float = 0.0):
 
 
 def step(model, optimizer, batches, **changes):
-    settings = {"smoothing": 0.1, "limit": 1.0, "precision": "fp32"} | changes
+    settings = {"loss": batch_loss, "smoothing": 0.1, "limit": 1.0, "precision": "fp32"} | changes
     return train_step(model, optimizer, batches, **settings)
 
 
@@ -79,8 +81,9 @@ def test_the_gradient_is_that_of_the_mean_over_all_real_tokens():
 def test_perplexity_does_not_depend_on_the_batch_size(size: int):
     """Defect: perplexity = exp(mean of means), padding counted."""
     model, ids = tiny.model(), tiny.pairs(17)
-    nll, n_tokens = evaluate_loss(model, tiny.batches(ids, size), "fp32")
-    alone = [evaluate_loss(model, [tiny.batch(ids, [i])], "fp32") for i in range(17)]
+    evaluate = partial(evaluate_loss, model, precision="fp32", loss=batch_loss)
+    nll, n_tokens = evaluate(tiny.batches(ids, size))
+    alone = [evaluate([tiny.batch(ids, [i])]) for i in range(17)]
     assert n_tokens == sum(n for _, n in alone) == sum(len(row) + 1 for row in ids.target)
     expected = math.exp(sum(total for total, _ in alone) / n_tokens)
     assert perplexity(nll, n_tokens) == pytest.approx(expected, rel=1e-5)
@@ -121,12 +124,12 @@ def test_evaluation_is_without_dropout_or_smoothing_and_leaves_the_mode_as_it_wa
     model, batches = tiny.model(dropout=0.5), tiny.batches(tiny.pairs(), 5)
     model.train()
     state = torch.get_rng_state()
-    first = evaluate_loss(model, batches, "fp32")
-    assert first == evaluate_loss(model, batches, "fp32")
+    first = evaluate_loss(model, batches, "fp32", loss=batch_loss)
+    assert first == evaluate_loss(model, batches, "fp32", loss=batch_loss)
     assert model.training and torch.equal(state, torch.get_rng_state())
     assert all(p.grad is None for p in model.parameters())
     model.eval()
-    evaluate_loss(model, batches, "fp32")
+    evaluate_loss(model, batches, "fp32", loss=batch_loss)
     assert not model.training
 
 
@@ -148,7 +151,7 @@ def test_a_step_that_is_not_finite_changes_neither_weights_nor_optimizer(where, 
         handle.remove()
         assert math.isfinite(report.smoothed)
     else:
-        report = step(model, optimizer, batches, limit=limit, hidden=poisoned(model))
+        report = step(model, optimizer, batches, limit=limit, loss=poisoned(model))
         assert math.isnan(report.smoothed)
     assert not report.finite
     assert tiny.same(weights, tiny.weights(model))
@@ -159,13 +162,13 @@ def test_a_step_that_is_not_finite_changes_neither_weights_nor_optimizer(where, 
 
 
 def poisoned(model):
-    """Hidden states of which one is NaN."""
+    """The loss of hidden states of which one is NaN."""
 
     def hidden(*batch):
         states = model.real_hidden(*batch)
         return torch.cat([states[:-1], states[-1:] * float("nan")])
 
-    return hidden
+    return partial(batch_loss, hidden=hidden)
 
 
 def test_bf16_is_close_to_float32_and_keeps_the_weights_float32():

@@ -1,6 +1,7 @@
 """A model of a few thousand weights and made-up sentences of ids: a step takes milliseconds."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import torch
 
 from everyhead.data.batching import Batch, BatchPlan, EncodedPairs, collate
 from everyhead.models.transformer import Transformer, TransformerConfig
+from everyhead.training.job import Job
+from everyhead.training.jobs.translate_recipe import TranslateTrainRecipe
 from everyhead.training.loop import Trainer
-from everyhead.training.sections import TrainRecipe
+from everyhead.training.losses import batch_loss
 from everyhead.training.stream import BatchStream
 
 SIZES = {"d_model": 16, "n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": 1, "d_ff": 24}
@@ -70,17 +73,18 @@ def trainer(
 ) -> Trainer:
     """A new trainer as a fresh process would make it: same seed, same start."""
     run.mkdir(parents=True, exist_ok=True)
-    more = {name: recipe.pop(name) for name in ("score", "listener") if name in recipe}
-    settings = TrainRecipe.model_validate(RECIPE | recipe)
-    return Trainer(
-        model(settings.seed, dropout=dropout),
-        stream(ids, batch_sentences=settings.batch_sentences),
-        recipe=settings,
-        run=run,
+    score, listener = recipe.pop("score", None), recipe.pop("listener", None)
+    settings = TranslateTrainRecipe.model_validate(RECIPE | recipe)
+    made = model(settings.seed, dropout=dropout)
+    job = Job(
+        model=made,
+        stream=stream(ids, batch_sentences=settings.batch_sentences),
         validation=batches(pairs(5, seed=9), 3),
-        save=save,
-        **more,
+        loss=batch_loss,
+        score=score,
+        compiled=lambda: partial(batch_loss, hidden=torch.compile(made.real_hidden)),
     )
+    return Trainer(job, recipe=settings, run=run, save=save, listener=listener)
 
 
 def weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:

@@ -149,7 +149,7 @@ def _loss(model: "Transformer", ids: "dict[str, Tensor]", real: Any) -> tuple[fl
     import torch
 
     from everyhead.data.batching import Batch
-    from everyhead.training.step import batch_loss
+    from everyhead.training.losses import batch_loss
 
     target, masks = ids["target"], {}
     for side, x in ids.items():

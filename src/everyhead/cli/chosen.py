@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING
 from everyhead.errors import UserError
 
 if TYPE_CHECKING:
-    from everyhead.training.recipe import Recipe
+    from everyhead.training.sections import Recipe
 
 RECIPE = "recipe.toml"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wish:
-    """A recipe by name or path, or a file of pairs, or two files; and the run's folder."""
+    """A recipe by name or path, with or without files for its data; or a file of pairs, or two.
+
+    And the run's folder.
+    """
 
     recipe: str | None
+    files: tuple[Path, ...] = ()
     pairs: Path | None
     source: Path | None
     target: Path | None
@@ -33,7 +37,12 @@ class Wish:
                 "Give either a recipe (like translate-en-zh) or your own --pairs (or --source and "
                 "--target)."
             )
-        if own and self.run is None:
+        if self.files and (own or self.resume):
+            raise UserError(
+                "--data takes the place of a recipe's data when a run begins: leave it out with "
+                "--pairs, --source, --target and --resume."
+            )
+        if (own or self.files) and self.run is None:
             raise UserError("Say where the run shall lie, for example --run runs/mine.")
         if self.resume and self.overwrite:
             raise UserError("--resume goes on and --overwrite begins anew: give one of them.")
@@ -67,7 +76,7 @@ class Wish:
         if self.resume:
             return load_recipe(str(self.folder / RECIPE), changes)
         if self.recipe is not None:
-            return load_recipe(self.recipe, changes)
+            return load_recipe(self.recipe, changes, files=self.files)
         origin = PairSource(pairs=self.pairs, source=self.source, target=self.target)
         files = {"pairs": self.pairs, "source": self.source, "target": self.target}
         data = {key: str(path.resolve()) for key, path in files.items() if path is not None}

@@ -14,7 +14,7 @@ from everyhead.errors import UserError
 
 if TYPE_CHECKING:
     from everyhead.cli.opened import Opened
-    from everyhead.training.recipe import Recipe
+    from everyhead.training.sections import Recipe
 
 DEMO, PAGE = "translate-en-zh", "index.html"
 N_EXAMPLES, N_PICTURES = 8, 3
@@ -78,6 +78,7 @@ def write_page(opened: "Opened", run: Path, recipe: "Recipe") -> Path:
     frames = [Frame("Look inside a published model", CAPTION, first)] if first else []
     frames.append(Frame("Look inside this model", caption, translations_page(run, shown)))
     data = read_json(run / "data.json")
+    origin = data["origin"]
     return write_report(
         run / PAGE,
         title=f"A Transformer trained here: {recipe.name}",
@@ -87,9 +88,9 @@ def write_page(opened: "Opened", run: Path, recipe: "Recipe") -> Path:
         pictures=_pictures(opened, run, shown),
         frames=frames,
         curve=run / "learning-curve.png",
-        attribution=data["origin"].get("attribution", ""),
+        attribution=origin.get("attribution", ""),
         commands=_commands(run, source[chosen[0]]),
-        languages=(recipe.source_language or "", recipe.target_language or ""),
+        languages=(origin.get("source_language", ""), origin.get("target_language", "")),
     )
 
 

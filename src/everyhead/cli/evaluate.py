@@ -1,4 +1,4 @@
-"""everyhead evaluate: scores of a run on its held-out pairs."""
+"""everyhead evaluate: scores of a run on its held-out data."""
 
 import json
 import math
@@ -30,18 +30,61 @@ def evaluate(
     device: Device = "cpu",
     threads: Threads = None,
 ) -> None:
-    """Score a run: BLEU with its 95 % interval, chrF, loss and perplexity.
+    """Score a run on what it did not learn from; of a translation BLEU, chrF, loss, perplexity.
 
-    BLEU and chrF are sacreBLEU's, with its signature.
+    BLEU, with its 95 % interval, and chrF are sacreBLEU's, with its signature. Other jobs have
+    their own scores (accuracy, bits per byte …).
     """
     from everyhead.cli.held_out import held_out
     from everyhead.cli.opened import open_run
 
     opened = open_run(run, device=device, threads=threads)
+    if opened.recipe is not None and opened.recipe.job != "translate":
+        if not (pairs is None and beam is None and length_penalty is None):
+            raise UserError(
+                f"--pairs, --beam and --length-penalty are of translations; {run} learnt to "
+                f"{opened.recipe.job}: leave them out."
+            )
+        scores = {"split": split, **_scores_of(opened, split)}
+        print(_json(scores) if as_json else _lines(scores))
+        return
     source, references = held_out(opened, split, pairs)
     scores, _ = scored(opened, source, references, beam=beam, length_penalty=length_penalty)
     scores = {"split": split if pairs is None else str(pairs), **scores}
-    print(json.dumps(scores, ensure_ascii=False, allow_nan=False) if as_json else _table(scores))
+    print(_json(scores) if as_json else _table(scores))
+
+
+def _scores_of(opened: "Opened", split: str) -> dict[str, Any]:
+    """The scores of any job but translation."""
+    from everyhead.cli.train import tools
+    from everyhead.training.run import prepare
+
+    assert opened.recipe is not None
+    prepared = prepare(opened.recipe, opened.folder, tools())
+    found = prepared.evaluate(opened.model, split)
+    return {key: _finite(value) for key, value in found.items()}
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _json(scores: dict[str, Any]) -> str:
+    return json.dumps(scores, ensure_ascii=False, allow_nan=False)
+
+
+def _lines(scores: dict[str, Any]) -> str:
+    from everyhead.cli.progress import shown
+
+    split = scores["split"]
+    lines = [
+        f"{key.replace('_', ' '):<18}{'not finite' if value is None else value}"
+        if not isinstance(value, float)
+        else shown(key, value)
+        for key, value in scores.items()
+        if key != "split"
+    ]
+    return "\n".join([*lines, f"on {split}"])
 
 
 def scored(
@@ -77,8 +120,9 @@ def _losses(opened: "Opened", source: list[str], references: list[str]) -> dict[
     """Loss and perplexity; null where they are no finite number, for JSON has none."""
     from everyhead.data.batching import encode_pairs
     from everyhead.data.pairs import Pairs
+    from everyhead.training.jobs.translate import validation_batches
+    from everyhead.training.losses import batch_loss
     from everyhead.training.metrics import perplexity
-    from everyhead.training.run import validation_batches
     from everyhead.training.step import evaluate_loss
 
     config = opened.model.config
@@ -94,10 +138,10 @@ def _losses(opened: "Opened", source: list[str], references: list[str]) -> dict[
             "takes: they are not in the loss, and only their beginning is translated.",
             file=sys.stderr,
         )
-    nll, n_tokens = evaluate_loss(opened.model, validation_batches(ids, config), "fp32")
+    batches = validation_batches(ids, config)
+    nll, n_tokens = evaluate_loss(opened.model, batches, "fp32", loss=batch_loss)
     values = {"loss": nll / n_tokens, "perplexity": perplexity(nll, n_tokens)}
-    finite = {key: value if math.isfinite(value) else None for key, value in values.items()}
-    return {**finite, "tokens": n_tokens}
+    return {key: _finite(value) for key, value in values.items()} | {"tokens": n_tokens}
 
 
 def _table(scores: dict[str, Any]) -> str:

@@ -1,16 +1,14 @@
 """Which pairs a run is scored on, and whether they are still those it did not train on."""
 
-import hashlib
-import json
 import sys
 from pathlib import Path
 
 from everyhead.cli.opened import Opened
-from everyhead.data.splits import Splits
+from everyhead.data.splits import Splits, fingerprint
 from everyhead.errors import UserError
+from everyhead.training.jobs.translate_recipe import TranslateRecipe
 
 SPLITS = ("test", "validation", "train")
-FINGERPRINT = "splits_sha256"  # in data.json
 
 
 def held_out(opened: Opened, split: str, pairs: Path | None = None) -> tuple[list[str], list[str]]:
@@ -29,12 +27,12 @@ def held_out(opened: Opened, split: str, pairs: Path | None = None) -> tuple[lis
         return given.source, given.target
     if split not in SPLITS:
         raise UserError(f"There is no split {split!r}; there are {', '.join(SPLITS)}.")
-    if opened.recipe is None:
+    if not isinstance(opened.recipe, TranslateRecipe):
         raise UserError(
             f"{opened.folder} is a model without a recipe, so it has no held-out pairs: "
             "give some with --pairs."
         )
-    from everyhead.training.run import read_splits
+    from everyhead.training.jobs.translate import read_splits
 
     splits = read_splits(opened.recipe.data)[0]
     _warn_if_changed(opened.folder, splits)
@@ -42,16 +40,9 @@ def held_out(opened: Opened, split: str, pairs: Path | None = None) -> tuple[lis
     return chosen.source, chosen.target
 
 
-def fingerprint(splits: Splits) -> str:
-    """Of every sentence of every set, in order."""
-    total = hashlib.sha256()
-    for side in (side for part in splits for side in part):
-        total.update(json.dumps(side).encode("ascii"))
-    return total.hexdigest()
-
-
 def _warn_if_changed(run: Path, splits: Splits) -> None:
     from everyhead.files import read_json
+    from everyhead.training.jobs.translate import FINGERPRINT
     from everyhead.training.run import DATA
 
     trained_on = read_json(run / DATA).get(FINGERPRINT) if (run / DATA).is_file() else None

@@ -7,8 +7,8 @@ from pathlib import Path
 from everyhead.data.pair_tokenizer import PairTokenizer
 from everyhead.errors import UserError
 from everyhead.models.transformer import Transformer
-from everyhead.training.recipe import Recipe
-from everyhead.training.sections import EvaluateRecipe
+from everyhead.training.jobs.translate_recipe import EvaluateRecipe, TranslateRecipe
+from everyhead.training.sections import Recipe
 
 
 @dataclass
@@ -22,7 +22,8 @@ class Opened:
 
     @property
     def evaluation(self) -> EvaluateRecipe:
-        return self.recipe.evaluate if self.recipe else EvaluateRecipe()
+        recipe = self.recipe
+        return recipe.evaluate if isinstance(recipe, TranslateRecipe) else EvaluateRecipe()
 
 
 def open_run(folder: Path, *, device: str = "cpu", threads: int | None = None) -> Opened:

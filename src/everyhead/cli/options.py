@@ -31,6 +31,14 @@ Changes = Annotated[
         help="Change the recipe, like train.max_steps=5000; may be repeated.",
     ),
 ]
+Files = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--data",
+        metavar="FILE",
+        help="Your own data for the recipe's job, in the place of its own; may be repeated.",
+    ),
+]
 
 
 def utf8(text: str) -> str:

@@ -13,6 +13,18 @@ from everyhead.training.listener import State
 from everyhead.training.step import StepReport
 
 RECENT = 50  # steps that the shown speed is the mean of
+# How a metric is written; others as a number of three digits after the point.
+NAMES = {"bleu": "BLEU", "chrf": "chrF", "f1": "F1", "bits_per_byte": "bits per byte"}
+FORMATS = {"perplexity": ".2f", "bleu": ".1f", "chrf": ".1f"}
+SHARES = ("accuracy", "f1", "exact_match")  # of 1, shown of 100
+
+
+def shown(name: str, value: float) -> str:
+    """A metric in words: "perplexity 7.31", "accuracy 91.2 %"."""
+    words = NAMES.get(name, name.replace("_", " "))
+    if name.startswith(SHARES):
+        return f"{words} {100 * value:.1f} %"
+    return f"{words} {value:{FORMATS.get(name, '.3f')}}"
 
 
 def duration(seconds: float) -> str:
@@ -41,9 +53,9 @@ class LastingConsole(Console):
 class TrainingDisplay:
     """A listener of the trainer's that writes to stderr."""
 
-    def __init__(self, max_steps: int) -> None:
+    def __init__(self, max_steps: int, *, unit: str = "tokens") -> None:
         self.console = LastingConsole(file=sys.stderr)
-        self.max_steps = max_steps
+        self.max_steps, self.unit = max_steps, unit.rpartition(" ")[2]
         self.bar: Progress | None = None
         self.task: TaskID | None = None
         self._marks: deque[Mark] = deque(maxlen=RECENT + 1)
@@ -75,8 +87,8 @@ class TrainingDisplay:
     def stepped(self, state: State, report: StepReport, rate: float) -> None:
         self._marks.append(Mark(time.perf_counter(), state.step, state.n_tokens))
         if self.bar is not None and self.task is not None:
-            loss = report.smoothed / max(report.n_tokens, 1)
-            text = f"loss {loss:.3f}  rate {rate:.1e}  {self._speeds()[1]:,.0f} tokens/s"
+            speed = f"{self._speeds()[1]:,.0f} {self.unit}/s"
+            text = f"loss {report.loss:.3f}  rate {rate:.1e}  {speed}"
             self.bar.update(self.task, completed=state.step, description=text)
 
     def logged(self, row: dict[str, Any]) -> None:
@@ -84,11 +96,10 @@ class TrainingDisplay:
             if self.bar is None:
                 self.say(self._train_line(row))
             return
-        parts = [f"loss {row['loss']:.3f}", f"perplexity {row['perplexity']:.2f}"]
-        parts += [
-            f"{name} {row[key]:.1f}"
-            for key, name in (("bleu", "BLEU"), ("chrf", "chrF"))
-            if key in row
+        parts = [
+            shown(name, value)
+            for name, value in row.items()
+            if name not in ("step", "tokens") and isinstance(value, int | float)
         ]
         self.say(f"step {row['step']:>6,}  validation  {'  '.join(parts)}")
         self._start(row["step"], row["tokens"])  # the speed is that of the steps alone
@@ -111,7 +122,7 @@ class TrainingDisplay:
         self._marks.append(Mark(time.perf_counter(), step, n_tokens))
 
     def _speeds(self) -> tuple[float, float]:
-        """Steps and target tokens a second of late."""
+        """Steps and target tokens (or pictures, questions …) a second of late."""
         seconds, steps, n_tokens = (
             last - first for first, last in zip(self._marks[0], self._marks[-1], strict=True)
         )
@@ -122,6 +133,6 @@ class TrainingDisplay:
         left = (self.max_steps - row["step"]) / steps if steps else 0.0
         return (
             f"step {row['step']:>6,}/{self.max_steps:,}  loss {row['loss']:.3f}  "
-            f"rate {row['lr']:.1e}  {tokens:,.0f} tokens/s"
+            f"rate {row['lr']:.1e}  {tokens:,.0f} {self.unit}/s"
             f"{f'  {duration(left)} left' if left else ''}"
         )

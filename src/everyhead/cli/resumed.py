@@ -13,8 +13,8 @@ from everyhead.errors import UserError
 
 if TYPE_CHECKING:
     from everyhead.inspection.verdicts import Finding
+    from everyhead.training.job import Prepared
     from everyhead.training.loop import Trainer
-    from everyhead.training.run import Prepared
 
 LAW = "resume"
 STEPS = 20
@@ -47,7 +47,7 @@ def resumed(run: Path | None) -> "Finding":
 
 def _prepared(run: Path) -> "tuple[Prepared, int]":
     """The run's data and recipe, to go 20 steps on from its last checkpoint."""
-    from everyhead.data.pair_tokenizer import PairTokenizer
+    from everyhead.cli.train import tools
     from everyhead.training import run as runs
     from everyhead.training.checkpoints import complete_checkpoints
 
@@ -60,7 +60,7 @@ def _prepared(run: Path) -> "tuple[Prepared, int]":
         "evaluate_every": start + STEPS,
     }
     recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update=steps)})
-    return runs.prepare(recipe, PairTokenizer.load(run)), start
+    return runs.prepare(recipe, run, tools()), start
 
 
 def _changed(run: Path, prepared: "Prepared", start: int) -> str | None:

@@ -1,4 +1,4 @@
-"""everyhead train: from a recipe or a file of pairs to a run folder."""
+"""everyhead train: from a recipe or files of one's own to a run folder."""
 
 import shlex
 from importlib.util import find_spec
@@ -8,20 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from everyhead.cli.chosen import Wish, refuse
-from everyhead.cli.options import Changes, Device, Threads
+from everyhead.cli.options import Changes, Device, Files, Threads
 
 if TYPE_CHECKING:
     from everyhead.cli.progress import TrainingDisplay
-    from everyhead.models.transformer import Transformer
+    from everyhead.training.job import Prepared, Tools
     from everyhead.training.loop import Trainer
-    from everyhead.training.recipe import Recipe
-    from everyhead.training.run import Prepared
+    from everyhead.training.sections import Recipe
 
 # Made from an older run's weights, which the new tokenizer does not fit.
 LEFTOVERS = (
     "config.json",
     "generation_config.json",
     "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
     "learning-curve.png",
     "scores.json",
     "index.html",
@@ -34,6 +35,7 @@ def train(
         str | None,
         typer.Argument(metavar="RECIPE", help="A built-in recipe, or the path of a recipe.toml."),
     ] = None,
+    files: Files = None,
     pairs: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Your own pairs: source TAB target, one pair a line."),
@@ -58,13 +60,14 @@ def train(
     device: Device = "cpu",
     threads: Threads = None,
 ) -> int:
-    """Train a translation model, from a recipe or from sentence pairs of your own.
+    """Train a model, from a recipe, on its data or on yours; or from sentence pairs of your own.
 
     The recipe in use is written into the run, to be read and changed. Ctrl-C saves, and --resume
     goes on exactly there.
     """
     wish = Wish(
         recipe=recipe,
+        files=tuple(files or ()),
         pairs=pairs,
         source=source,
         target=target,
@@ -101,34 +104,37 @@ def train_run(
     """
     from everyhead.cli.opened import choose_device, choose_threads
     from everyhead.cli.progress import TrainingDisplay
-    from everyhead.data.pair_tokenizer import PairTokenizer
     from everyhead.training import run as runs
     from everyhead.training.allocation import keep_large_blocks
+    from everyhead.training.jobs import job_kind
 
     choose_threads(threads)
     place = choose_device(device)
     refuse(folder, resume=resume, overwrite=overwrite)
     keep_large_blocks()
-    display = TrainingDisplay(recipe.train.max_steps)
-    prepared = runs.prepare(recipe, PairTokenizer.load(folder) if resume else None)
+    display = TrainingDisplay(recipe.train.max_steps, unit=job_kind(recipe.job).unit)
+    prepared = runs.prepare(recipe, folder if resume else None, tools())
     _introduce(display, prepared, folder, place)
-    trainer = runs.make_trainer(
-        prepared,
-        folder,
-        device=place,
-        save=lambda model: _save(model, folder, prepared),
-        score=_scorer(prepared, display),
-        listener=display,
-    )
+    score = _bleu(prepared, display) if recipe.job == "translate" else None
+    trainer = runs.make_trainer(prepared, folder, device=place, score=score, listener=display)
     if resume:
         trainer.resume()
     if not resume or recipe != runs.run_recipe(folder):
         _begin(folder, prepared, keep=resume)
-    return _fit(trainer, display, folder)
+    return _fit(trainer, display, folder, recipe)
 
 
-def _fit(trainer: "Trainer", display: "TrainingDisplay", folder: Path) -> int:
+def tools() -> "Tools":
+    """What training needs of the floor beside it."""
+    from everyhead.training.job import Tools
+    from everyhead.weights.folder import load, save
+
+    return Tools(load, save)
+
+
+def _fit(trainer: "Trainer", display: "TrainingDisplay", folder: Path, recipe: "Recipe") -> int:
     from everyhead.cli.opened import resume_command
+    from everyhead.training.jobs import job_kind
     from everyhead.training.signals import Interrupted
 
     if trainer.state.step >= trainer.recipe.max_steps:
@@ -144,10 +150,11 @@ def _fit(trainer: "Trainer", display: "TrainingDisplay", folder: Path) -> int:
         return 128 + stop.signal_number
     finally:
         display.close()
-    _draw_curve(folder)
-    command = shlex.join(["everyhead", "translate", str(folder)])
+    _draw_curve(folder, recipe.train.best)
+    kind = job_kind(recipe.job)
+    command = shlex.join(["everyhead", kind.verb, str(folder)])
     display.say(
-        f"Trained {state.step:,} steps on {state.n_tokens:,} target tokens; the weights of step "
+        f"Trained {state.step:,} steps on {state.n_tokens:,} {kind.unit}; the weights of step "
         f"{state.best_step:,}, the best, lie in {folder}. Use them with: {command}"
     )
     return 0
@@ -155,47 +162,29 @@ def _fit(trainer: "Trainer", display: "TrainingDisplay", folder: Path) -> int:
 
 def _begin(folder: Path, prepared: "Prepared", *, keep: bool) -> None:
     """Write what a run begins with, recipe.toml last; `keep` leaves what lies there."""
-    from everyhead.cli.held_out import FINGERPRINT, fingerprint
     from everyhead.training import run as runs
 
-    prepared.report[FINGERPRINT] = fingerprint(prepared.splits)
     folder.mkdir(parents=True, exist_ok=True)
     if not keep:
         for name in (runs.RECIPE, *LEFTOVERS):
             (folder / name).unlink(missing_ok=True)
         runs.clear(folder)
-        prepared.tokenizer.save(folder, model_max_length=prepared.config.max_len)
+        prepared.write(folder)
     runs.write_beginnings(folder, prepared)
 
 
 def _introduce(display: "TrainingDisplay", prepared: "Prepared", folder: Path, place: str) -> None:
     import torch
 
-    from everyhead.data.pairs import FilterCounts
-    from everyhead.data.translation import counts_text
     from everyhead.training.precision import resolve_precision
 
-    report, config = prepared.report, prepared.config
-    if report["origin"].get("attribution"):
-        display.say(f"Data: {report['origin']['attribution']}")
-    display.say(f"Pairs: {counts_text(FilterCounts(**report['filters']))}")
-    sizes = report["splits"]
-    display.say("Split: " + ", ".join(f"{sizes[k]:,} {k}" for k in ("train", "validation", "test")))
     precision = resolve_precision(prepared.recipe.train.precision, torch.device(place))
-    display.say(
-        f"Model: {config.n_encoder_layers}+{config.n_decoder_layers} layers, d_model "
-        f"{config.d_model}, {config.n_heads} heads, {config.vocab_size:,} pieces, {precision} on "
-        f"{place}; run folder {folder}"
-    )
+    *lines, last = prepared.introduction()
+    for line in (*lines, f"{last}, {precision} on {place}; run folder {folder}"):
+        display.say(line)
 
 
-def _save(model: "Transformer", folder: Path, prepared: "Prepared") -> None:
-    from everyhead.weights.folder import save_model
-
-    save_model(model, folder, tokenizer=prepared.tokenizer)
-
-
-def _scorer(prepared: "Prepared", display: "TrainingDisplay") -> Any:
+def _bleu(prepared: Any, display: "TrainingDisplay") -> Any:
     """BLEU and chrF of the validation set while training, if sacreBLEU is there."""
     if find_spec("sacrebleu") is None:
         display.say("sacreBLEU is not installed: the loss alone chooses the best weights.")
@@ -209,7 +198,7 @@ def _scorer(prepared: "Prepared", display: "TrainingDisplay") -> Any:
     references = held_out.target[: recipe.max_sentences]
     score_translations(references[:1], references[:1], tokenize=recipe.tokenize)  # fails early
 
-    def score(model: "Transformer") -> dict[str, Any]:
+    def score(model: Any) -> dict[str, Any]:
         found = translate_lines(model, prepared.tokenizer, lines)
         scores = score_translations(found, references, tokenize=recipe.tokenize)
         return {key: scores[key] for key in ("bleu", "chrf")}
@@ -217,11 +206,11 @@ def _scorer(prepared: "Prepared", display: "TrainingDisplay") -> Any:
     return score
 
 
-def _draw_curve(folder: Path) -> None:
+def _draw_curve(folder: Path, metric: str) -> None:
     from everyhead.training.metrics import read_rows
 
     if find_spec("matplotlib") is None:
         return
     from everyhead.training.curves import learning_curve
 
-    learning_curve(read_rows(folder), folder / "learning-curve.png")
+    learning_curve(read_rows(folder), folder / "learning-curve.png", metric=metric)

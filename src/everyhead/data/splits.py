@@ -8,6 +8,7 @@ training are dropped.
 """
 
 import hashlib
+import json
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -115,3 +116,11 @@ def finished(splits: Splits, *, dropped: tuple[int, int, int]) -> tuple[Splits, 
             "give more pairs, or validation and test files of their own."
         )
     return splits, SplitCounts(train, validation, test, *dropped)
+
+
+def fingerprint(splits: Splits) -> str:
+    """SHA-256 of every sentence of every set, in order."""
+    total = hashlib.sha256()
+    for side in (side for part in splits for side in part):
+        total.update(json.dumps(side).encode("ascii"))
+    return total.hexdigest()

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from everyhead.errors import UserError
 from everyhead.files import json_text, read_json, remove_partial, write_set
-from everyhead.models.transformer import Transformer
 from everyhead.tensors import read_safetensors, write_tensors
 from everyhead.training.optimizers import optimizer_tensors, restore_optimizer
 
@@ -24,7 +23,7 @@ _NAME = re.compile(r"step-(\d+)\Z")
 
 
 def save_checkpoint(
-    run: Path, model: Transformer, optimizer: torch.optim.Optimizer, state: dict[str, Any]
+    run: Path, model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]
 ) -> Path:
     """Write checkpoints/step-N for N = state["step"], then remove the older ones."""
     folder = run / FOLDER / f"step-{state['step']}"
@@ -57,7 +56,7 @@ def recover(run: Path) -> list[Path]:
 
 
 def load_checkpoint(
-    run: Path, model: Transformer, optimizer: torch.optim.Optimizer
+    run: Path, model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> dict[str, Any]:
     """Put back weights, optimizer and random states of the highest checkpoint; returns its state.
 
@@ -99,7 +98,7 @@ def restore_random_states(states: dict[str, Tensor]) -> None:
 
 
 @torch.no_grad()
-def _fill(model: Transformer, tensors: dict[str, Tensor], folder: Path) -> None:
+def _fill(model: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:
     parameters = dict(model.named_parameters())
     shapes = {name: tuple(t.shape) for name, t in tensors.items()}
     if shapes != {name: tuple(p.shape) for name, p in parameters.items()}:

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from everyhead.data.pairs import Pairs
-from everyhead.training.recipe import Recipe, override, parse_recipe
+from everyhead.training.recipe import override, parse_recipe
+from everyhead.training.sections import Recipe
 
 # fmt: off
 SIZES: list[tuple[int, int, dict[str, Any], dict[str, Any]]] = [

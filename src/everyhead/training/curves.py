@@ -1,7 +1,7 @@
 """The learning curve of a run: its metrics rows as one picture.
 
-Training loss (thin as measured, thick as a moving mean), validation loss, and BLEU on a second
-axis, over steps.
+Training loss (thin as measured, thick as a moving mean), validation loss, and what chooses the
+best weights (BLEU, accuracy …) on a second axis, over steps.
 """
 
 import io
@@ -20,18 +20,22 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+NAMES = {"bleu": "BLEU", "f1": "F1"}
 Points = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 INK, QUIET, LINES, PAPER = "#1d2433", "#6b7385", "#e4e7ed", "#ffffff"
-TRAINING, VALIDATION, BLEU = "#3db2ad", "#3a5f9d", "#d0782a"
+TRAINING, VALIDATION, METRIC = "#3db2ad", "#3a5f9d", "#d0782a"
 
 
-def learning_curve(rows: Iterable[Mapping[str, Any]], path: str | Path, *, dpi: int = 160) -> Path:
+def learning_curve(
+    rows: Iterable[Mapping[str, Any]], path: str | Path, *, metric: str = "bleu", dpi: int = 160
+) -> Path:
     """Draws the rows of metrics.jsonl into `path` (PNG, SVG or PDF by its suffix).
 
     Args:
         rows: `{"step": 100, "kind": "train" | "validation", "loss": 3.2, "bleu": 12.1, ...}`; what
             is missing, null or not finite is left out, and a later row of the same step counts.
+        metric: of the validation rows, for the second axis; "loss" needs none.
 
     Raises: UserError when matplotlib is missing or the file cannot be written.
     """
@@ -48,7 +52,8 @@ def learning_curve(rows: Iterable[Mapping[str, Any]], path: str | Path, *, dpi: 
     axes = figure.add_subplot()
     _losses(axes, points(rows, "train", "loss"), points(rows, "validation", "loss"))
     _frame(axes)
-    _bleu(axes, points(rows, "validation", "bleu"))
+    if metric != "loss":
+        _metric(axes, points(rows, "validation", metric), NAMES.get(metric, metric))
     _legend(figure, axes)
     return _save(figure, Path(path), dpi)
 
@@ -114,15 +119,15 @@ def _frame(axes: "Axes") -> None:
         axes.text(0.5, 0.5, "no steps yet", ha="center", color=QUIET, transform=axes.transAxes)
 
 
-def _bleu(axes: "Axes", measured: Points) -> None:
+def _metric(axes: "Axes", measured: Points, name: str) -> None:
     if not len(measured[0]):
         return
     second = axes.twinx()
-    second.plot(*measured, color=BLEU, linewidth=2, marker="s", markersize=4, label="BLEU")
-    second.set_ylabel("BLEU", color=BLEU)
-    second.set_ylim(0, max(1.0, 1.15 * measured[1].max()))
+    second.plot(*measured, color=METRIC, linewidth=2, marker="s", markersize=4, label=name)
+    second.set_ylabel(name, color=METRIC)
+    second.set_ylim(0, 1.15 * max(measured[1].max(), 0.01))
     second.spines[:].set_visible(False)
-    second.tick_params(length=0, labelcolor=BLEU, labelsize=9)
+    second.tick_params(length=0, labelcolor=METRIC, labelsize=9)
     # The two axes have different steps; only the first one's are drawn as lines.
     second.grid(False)
 

@@ -15,9 +15,8 @@ class State:
     step: int = 0
     position: list[int] = field(default_factory=lambda: [0, 0])
     n_tokens: int = 0
-    smoothed: float = 0.0
-    nll: float = 0.0
-    since: int = 0
+    # Since the last row, by criterion: what was trained on, −log p, and their divisor.
+    sums: dict[str, list[float]] = field(default_factory=dict)
     skipped: int = 0
     bad_in_a_row: int = 0
     best: float | None = None

@@ -1,7 +1,7 @@
 """The training loop: steps, evaluations, checkpoints; stops at a step, a signal, or on bad steps.
 
-The loop computes and tells; it neither prints nor knows what a folder of a model looks like. The
-caller hands it a `save` for the best weights, a `score` for validation, and a listener to tell.
+The loop computes and tells; it knows neither what it trains (a Job says that), nor what a folder
+of a model looks like: the caller hands it a `save` for the best weights, and a listener to tell.
 """
 
 import math
@@ -13,10 +13,8 @@ from typing import Any
 
 import torch
 
-from everyhead.data.batching import Batch
 from everyhead.errors import UserError
-from everyhead.models.transformer import Transformer
-from everyhead.training import metrics, schedules
+from everyhead.training import metrics
 from everyhead.training.checkpoints import (
     complete_checkpoints,
     load_checkpoint,
@@ -25,49 +23,49 @@ from everyhead.training.checkpoints import (
     restore_random_states,
     save_checkpoint,
 )
+from everyhead.training.job import LOWER_IS_BETTER, AnyBatch, Job
+from everyhead.training.job import Scores as Scores
 from everyhead.training.listener import Listener, Silent
 from everyhead.training.listener import State as State
 from everyhead.training.optimizers import make_optimizer, set_rate
 from everyhead.training.precision import resolve_precision
+from everyhead.training.schedules import rate_at
 from everyhead.training.sections import TrainRecipe
 from everyhead.training.signals import Interrupted as Interrupted
 from everyhead.training.signals import stop_requests
-from everyhead.training.step import StepReport, evaluate_loss, train_step
-from everyhead.training.stream import BatchStream, Position
-
-Scores = dict[str, float | str]
+from everyhead.training.step import StepReport, evaluate_parts, train_step
+from everyhead.training.stream import Position
 
 
 class Trainer:
-    """Trains one model on one stream of batches inside one run folder."""
+    """Trains one job inside one run folder; UserError if it shall be compiled and cannot be."""
 
     def __init__(
         self,
-        model: Transformer,
-        stream: BatchStream,
+        job: Job,
         *,
         recipe: TrainRecipe,
         run: Path,
-        validation: list[Batch],
-        save: Callable[[Transformer], None],
-        score: Callable[[Transformer], Scores] | None = None,
+        save: Callable[[Any], None],
         listener: Listener | None = None,
     ) -> None:
-        self.model, self.stream, self.recipe, self.run = model, stream, recipe, run
-        self.validation, self.save, self.score = validation, save, score
+        self.job, self.model, self.stream = job, job.model, job.stream
+        self.recipe, self.run, self.save = recipe, run, save
+        self.validation = list(job.validation)
         self.listener = listener or Silent()
-        self.device = next(model.parameters()).device
+        self.device = next(job.model.parameters()).device
         self.precision = resolve_precision(recipe.precision, self.device)
+        settings = recipe.model_dump(include={"betas", "eps", "weight_decay"})
         self.optimizer = make_optimizer(
-            model,
-            recipe.optimizer,
-            betas=recipe.betas,
-            eps=recipe.eps,
-            weight_decay=recipe.weight_decay,
+            job.model, recipe.optimizer, factors=job.factors, **settings
         )
         self.state = State(facts=self._facts())
         self._saved: int | None = None  # the step of the checkpoint on disk
-        self._hidden = torch.compile(model.real_hidden) if recipe.compile else None
+        self._loss = job.loss
+        if recipe.compile:
+            if job.compiled is None:
+                raise UserError("This job cannot be compiled: leave train.compile out.")
+            self._loss = job.compiled()
 
     def resume(self) -> None:
         """Go back to the highest checkpoint, and cut metrics.jsonl back to it.
@@ -76,7 +74,7 @@ class Trainer:
         gives the same.
 
         Raises:
-            UserError: it is broken, or does not fit the recipe or the training pairs.
+            UserError: it is broken, or does not fit the recipe or the training data.
         """
         if recover(self.run):
             self._restore(load_checkpoint(self.run, self.model, self.optimizer))
@@ -103,14 +101,8 @@ class Trainer:
 
     def rate(self, step: int) -> float:
         """The recipe's learning rate at this step."""
-        r = self.recipe
-        if r.schedule == "cosine":
-            return schedules.cosine(
-                step, peak=r.peak, warmup=r.warmup, total=r.max_steps, low=r.low
-            )
-        return schedules.inverse_square_root(
-            step, d_model=self.model.config.d_model, warmup=r.warmup, factor=r.factor
-        )
+        config: Any = self.model.config
+        return rate_at(step, self.recipe, config.d_model)
 
     def _step(self) -> None:
         s, r = self.state, self.recipe
@@ -119,22 +111,24 @@ class Trainer:
         report = self._train(self.optimizer, [self.stream.take() for _ in range(r.accumulate)])
         s.step, s.position = s.step + 1, list(self.stream.position)
         if report.finite:
-            s.smoothed, s.nll = s.smoothed + report.smoothed, s.nll + report.nll
-            s.since, s.n_tokens = s.since + report.n_tokens, s.n_tokens + report.n_tokens
-            s.bad_in_a_row = 0
+            for name, part in report.parts.items():
+                before = s.sums.get(name, [0.0, 0.0, 0])
+                s.sums[name] = [x + more for x, more in zip(before, part, strict=True)]
+            s.n_tokens, s.bad_in_a_row = s.n_tokens + report.n_tokens, 0
             self.listener.stepped(s, report, rate)
         else:
             self._skip(report)
 
-    def _train(self, optimizer: torch.optim.Optimizer, batches: list[Batch]) -> StepReport:
+    def _train(self, optimizer: torch.optim.Optimizer, batches: list[AnyBatch]) -> StepReport:
         return train_step(
             self.model,
             optimizer,
             batches,
+            loss=self._loss,
             smoothing=self.recipe.label_smoothing,
             limit=self.recipe.clip or None,
             precision=self.precision,
-            hidden=self._hidden,
+            counts=self.job.counts,
         )
 
     def _skip(self, report: StepReport) -> None:
@@ -152,9 +146,8 @@ class Trainer:
         s = self.state
         if s.best_step is not None:
             return f"The last good weights, of step {s.best_step}, stand in {self.run}."
-        saved = complete_checkpoints(self.run)
-        if saved:
-            return f"The last good weights stand in {saved[-1]}."
+        for saved in reversed(complete_checkpoints(self.run)):
+            return f"The last good weights stand in {saved}."
         return "Nothing had been saved yet."
 
     def _after_step(self) -> None:
@@ -171,32 +164,36 @@ class Trainer:
 
     def _log(self) -> None:
         s = self.state
-        if not s.since:
+        if not s.sums:
             return
+        parts = {name: nll / max(n, 1) for name, (_, nll, n) in s.sums.items()}
         row = {
             "step": s.step,
             "kind": "train",
-            "loss": s.smoothed / s.since,
-            "nll": s.nll / s.since,
+            "loss": sum(smoothed / max(n, 1) for smoothed, _, n in s.sums.values()),
+            "nll": sum(parts.values()),
+            **(parts if len(parts) > 1 else {}),
             "lr": self.rate(s.step),
             "tokens": s.n_tokens,
             "epoch": s.position[0],
             "skipped": s.skipped,
         }
-        s.smoothed, s.nll, s.since = 0.0, 0.0, 0
+        s.sums = {}
         self._write(row)
 
     def _evaluate(self) -> None:
         s = self.state
-        nll, n_tokens = evaluate_loss(self.model, self.validation, self.precision)
-        loss = nll / max(n_tokens, 1)
-        row: dict[str, Any] = {"step": s.step, "kind": "validation", "loss": loss}
-        row |= {"perplexity": metrics.perplexity(nll, n_tokens), "tokens": s.n_tokens}
-        if self.score is not None:
+        found = evaluate_parts(
+            self.model, self.validation, loss=self.job.loss, precision=self.precision
+        )
+        row: dict[str, Any] = {"step": s.step, "kind": "validation"}
+        row |= self.job.measures(found) | {"tokens": s.n_tokens}
+        if self.job.score is not None:
             self.model.eval()
-            row |= self.score(self.model)
+            row |= self.job.score(self.model)
             self.model.train()
-        good = float(row["bleu"]) if self.recipe.best == "bleu" and "bleu" in row else -loss
+        best = self.recipe.best if self.recipe.best in row else "loss"
+        good = float(row[best]) * (-1 if best in LOWER_IS_BETTER else 1)
         better = math.isfinite(good) and (s.best is None or good >= s.best)  # of equals the later
         if better or (s.best_step is None and not self._remaining()):  # or else all there is
             s.best, s.best_step = good if better else None, s.step
@@ -218,7 +215,7 @@ class Trainer:
         facts = self._facts() | state.facts
         if facts["data"] != self.stream.fingerprint:
             raise UserError(
-                f"The training pairs or their batches are not those that {self.run} began with: "
+                f"The training data or their batches are not those that {self.run} began with: "
                 "put the files and the recipe back as they were, or start again with --overwrite."
             )
         if self.recipe.precision == "auto":  # of the machine that it began on

@@ -4,7 +4,8 @@ Kingma & Ba 2015 (1412.6980) with β = (0.9, 0.98), ε = 1e-9 (Vaswani et al. 20
 section 5.3); Loshchilov & Hutter 2019 (1711.05101) decays matrices only, not norms and biases.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,29 +21,37 @@ def make_optimizer(
     betas: tuple[float, float] = (0.9, 0.98),
     eps: float = 1e-9,
     weight_decay: float = 0.0,
+    factors: Mapping[str, float] | None = None,
 ) -> torch.optim.Optimizer:
     """The optimizer of that name over the model's parameters, rate 0 until the first step sets it.
+
+    Parameters whose path begins with a key of `factors` (the longest counts) learn at that
+    multiple of the rate; those with requires_grad off are left out.
 
     Raises:
         ValueError: a name that is not in OPTIMIZERS.
     """
     if kind not in OPTIMIZERS:
         raise ValueError(f"no optimizer {kind!r}; there are {', '.join(OPTIMIZERS)}")
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    matrices = [p for p in parameters if p.dim() > 1]
-    vectors = [p for p in parameters if p.dim() <= 1]
-    groups = [
-        {"params": matrices, "weight_decay": weight_decay},
-        {"params": vectors, "weight_decay": 0.0},
-    ]
+    groups: dict[tuple[float, bool], dict[str, Any]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            factor, decays = _factor(name, factors or {}), parameter.dim() > 1
+            new = {"params": [], "weight_decay": weight_decay * decays, "factor": factor}
+            groups.setdefault((factor, decays), new)["params"].append(parameter)
     make = torch.optim.AdamW if kind == "adamw" else torch.optim.Adam
-    return make([g for g in groups if g["params"]], lr=0.0, betas=betas, eps=eps, fused=True)
+    return make(list(groups.values()), lr=0.0, betas=betas, eps=eps, fused=True)
+
+
+def _factor(name: str, factors: Mapping[str, float]) -> float:
+    beginnings = [key for key in factors if name.startswith(key)]
+    return factors[max(beginnings, key=len)] if beginnings else 1.0
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """The learning rate of the coming step."""
+    """The learning rate of the coming step, times each group's factor."""
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = rate * group.get("factor", 1.0)
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

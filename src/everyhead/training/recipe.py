@@ -6,45 +6,20 @@ overrides (`train.max_steps=5000`).
 """
 
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import ValidationError
 
 from everyhead.errors import UserError
 from everyhead.training.complaints import nearest, sentence
-from everyhead.training.sections import (
-    DataRecipe,
-    EvaluateRecipe,
-    ModelRecipe,
-    Section,
-    TokenizerRecipe,
-    TrainRecipe,
-)
+from everyhead.training.jobs import job_kind
+from everyhead.training.sections import Recipe
 from everyhead.training.toml import toml_text
 
-# Of each row at most one group is given; an override of one leaves the others out.
-RIVALS = (
-    (("train.batch_tokens",), ("train.batch_sentences",)),
-    (("data.corpus",), ("data.pairs",), ("data.source", "data.target")),
-)
-
-
-class Recipe(Section):
-    """One trainable thing."""
-
-    name: str
-    job: Literal["translate"] = "translate"
-    about: str = ""
-    source_language: str | None = None
-    target_language: str | None = None
-    data: DataRecipe = DataRecipe()
-    tokenizer: TokenizerRecipe = TokenizerRecipe()
-    model: ModelRecipe = ModelRecipe()
-    train: TrainRecipe = TrainRecipe()
-    evaluate: EvaluateRecipe = EvaluateRecipe()
+JOB = "translate"  # of a recipe that does not say
 
 
 def built_in_recipes() -> dict[str, str]:
@@ -58,8 +33,12 @@ def built_in_recipes() -> dict[str, str]:
     return {name: tomllib.loads(texts[name]).get("about", "") for name in sorted(texts)}
 
 
-def load_recipe(name_or_path: str, overrides: Iterable[str] = ()) -> Recipe:
+def load_recipe(
+    name_or_path: str, overrides: Iterable[str] = (), *, files: Sequence[Path] = ()
+) -> Recipe:
     """A built-in recipe by name, or a recipe file by path, with `section.key=value` overrides.
+
+    Data of a user's own, `files`, take the place of the recipe's.
 
     Raises:
         UserError: no such recipe, broken TOML, an unknown key or a value out of range.
@@ -69,6 +48,8 @@ def load_recipe(name_or_path: str, overrides: Iterable[str] = ()) -> Recipe:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{origin} is not valid TOML: {error}.") from error
+    if files:
+        recipe_class(values).with_files(values, list(files))
     for change in overrides:
         override(values, change)
     return parse_recipe(values, origin)
@@ -78,12 +59,24 @@ def parse_recipe(values: dict[str, Any], origin: str) -> Recipe:
     """A recipe from nested values.
 
     Raises:
-        UserError: an unknown key or a value out of range, named with its section.
+        UserError: no such job, an unknown key or a value out of range, named with its section.
     """
     try:
-        return Recipe.model_validate(values)
+        recipe: Recipe = recipe_class(values).model_validate(values)
     except ValidationError as error:
-        raise UserError(f"{origin}: {sentence(error, known_keys())}") from error
+        known = known_keys(recipe_class(values))
+        raise UserError(f"{origin}: {sentence(error, known)}") from error
+    return recipe
+
+
+def recipe_class(values: Mapping[str, Any]) -> type[Recipe]:
+    """The recipe of the job that the values name.
+
+    Raises:
+        UserError: there is no such job.
+    """
+    kind: type[Recipe] = job_kind(values.get("job", JOB)).recipe
+    return kind
 
 
 def recipe_text(recipe: Recipe) -> str:
@@ -131,7 +124,7 @@ def override(values: dict[str, Any], change: str) -> None:
 
 
 def _leave_out_rivals(values: dict[str, Any], path: str) -> None:
-    for groups in RIVALS:
+    for groups in recipe_class(values).rivals:
         if any(path in group for group in groups):
             for rival in (name for group in groups if path not in group for name in group):
                 section, _, key = rival.partition(".")
@@ -139,10 +132,10 @@ def _leave_out_rivals(values: dict[str, Any], path: str) -> None:
                     values[section].pop(key, None)
 
 
-def known_keys() -> list[str]:
-    """Every key of a recipe with its section, like train.max_steps."""
+def known_keys(kind: type[Recipe]) -> list[str]:
+    """Every key of a job's recipe with its section, like train.max_steps."""
     keys = []
-    for name, field in Recipe.model_fields.items():
+    for name, field in kind.model_fields.items():
         inner = getattr(field.annotation, "model_fields", None)
         keys += [f"{name}.{key}" for key in inner] if inner else [name]
     return keys

@@ -11,7 +11,17 @@ document's heading says the second and its code is the first (B623-628): here ea
 import math
 from collections.abc import Callable
 
+from everyhead.training.sections import TrainRecipe
+
 Schedule = Callable[[int], float]
+
+
+def rate_at(step: int, recipe: TrainRecipe, d_model: int) -> float:
+    """The recipe's learning rate at `step` ≥ 1."""
+    r = recipe
+    if r.schedule == "cosine":
+        return cosine(step, peak=r.peak, warmup=r.warmup, total=r.max_steps, low=r.low)
+    return inverse_square_root(step, d_model=d_model, warmup=r.warmup, factor=r.factor)
 
 
 def _from_one(step: int) -> None:

@@ -1,86 +1,109 @@
-"""One optimizer step: Σ loss / Σ tokens over all of its batches, clipped, skipped if not finite."""
+"""One optimizer step: Σ loss / Σ count over all of its batches, clipped, skipped if not finite."""
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import nn
 
-from everyhead.data.batching import Batch
-from everyhead.models.transformer import Transformer
-from everyhead.training.objectives import TokenLoss, label_smoothed_loss
+from everyhead.training.job import AnyBatch, LossOf, Measured, named, one_count
 from everyhead.training.optimizers import clip
 from everyhead.training.precision import autocast
 
-Hidden = Callable[..., Tensor]
+
+class Part(NamedTuple):
+    """One criterion over the whole step: what was trained on, Σ −log p, and their divisor."""
+
+    smoothed: float
+    nll: float
+    n: int
 
 
 class StepReport(NamedTuple):
-    """Sums over the step's real target tokens, the gradients' norm, and whether it was taken."""
+    """Sums over the step's real targets, the gradients' norm, and whether it was taken."""
 
     smoothed: float
     nll: float
     n_tokens: int
     norm: float
     finite: bool
+    parts: dict[str, Part]
 
-
-def batch_loss(
-    model: Transformer, batch: Batch, smoothing: float, hidden: Hidden | None = None
-) -> TokenLoss:
-    """Teacher forcing: the loss of every real label given the labels before it (B614)."""
-    states = (hidden or model.real_hidden)(
-        batch.source, batch.target_in, batch.source_mask, batch.target_mask
-    )  # (N, C)
-    head = model.output_head
-    labels = batch.labels[batch.target_mask]  # (N,)
-    return label_smoothed_loss(states, head.weight, head.bias, labels, smoothing=smoothing)
+    @property
+    def loss(self) -> float:
+        """What was trained on: each criterion's sum by its own count."""
+        return sum(part.smoothed / max(part.n, 1) for part in self.parts.values())
 
 
 def train_step(
-    model: Transformer,
+    model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    batches: Sequence[Batch],
+    batches: Sequence[AnyBatch],
     *,
+    loss: LossOf,
     smoothing: float,
     limit: float | None,
     precision: str,
-    hidden: Hidden | None = None,
+    counts: Callable[[Any], Mapping[str, int]] = one_count,
 ) -> StepReport:
     """Forward, backward and update over `batches`, which count as one.
 
     A loss or gradient that is not finite leaves the weights and the optimizer as they were.
     """
     device = next(model.parameters()).device
-    n_tokens = sum(batch.n_target for batch in batches)
-    smoothed = nll = 0.0
+    divisors: Counter[str] = Counter()
     for batch in batches:
-        batch = batch.to(device)
+        divisors.update(counts(batch))
+    sums = {name: [0.0, 0.0] for name in divisors}
+    for batch in batches:
         with autocast(precision, device):
-            loss = batch_loss(model, batch, smoothing, hidden)
-        loss.smoothed.backward(loss.smoothed.new_tensor(1 / max(n_tokens, 1)))
-        smoothed += float(loss.smoothed.detach())
-        nll += float(loss.nll)
+            found = named(loss(model, batch.to(device), smoothing))
+        _backward(found, divisors)
+        for name, each in found.items():
+            sums[name][0] += float(each.smoothed.detach())
+            sums[name][1] += float(each.nll)
     norm = float(clip(model.parameters(), limit))
+    smoothed, nll = (sum(values) for values in zip(*sums.values(), strict=True))
     finite = all(map(torch.isfinite, torch.tensor([smoothed, norm])))
     if finite:
         optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    return StepReport(smoothed, nll, n_tokens, norm, finite)
+    parts = {name: Part(sums[name][0], sums[name][1], n) for name, n in divisors.items()}
+    n_tokens = sum(batch.n_target for batch in batches)
+    return StepReport(smoothed, nll, n_tokens, norm, finite, parts)
+
+
+def _backward(found: Mapping[str, Any], divisors: Mapping[str, int]) -> None:
+    """Add the gradient of Σ_c smoothed_c / divisor_c."""
+    learnt = {name: each.smoothed for name, each in found.items() if each.smoothed.requires_grad}
+    if learnt:
+        grads = [x.new_tensor(1 / max(divisors[name], 1)) for name, x in learnt.items()]
+        torch.autograd.backward(list(learnt.values()), grads)
 
 
 @torch.no_grad()
-def evaluate_loss(
-    model: Transformer, batches: Sequence[Batch], precision: str
-) -> tuple[float, int]:
-    """Σ −log p and Σ tokens over the batches, without dropout or smoothing."""
+def evaluate_parts(
+    model: nn.Module, batches: Sequence[AnyBatch], *, loss: LossOf, precision: str
+) -> dict[str, Measured]:
+    """Σ −log p and Σ count of each criterion over the batches, without dropout or smoothing."""
     device = next(model.parameters()).device
     was_training = model.training
     model.eval()
-    total, n_tokens = 0.0, 0
+    sums: dict[str, Measured] = {}
     for batch in batches:
         with autocast(precision, device):
-            loss = batch_loss(model, batch.to(device), 0.0)
-        total, n_tokens = total + float(loss.nll), n_tokens + loss.n_tokens
+            found = named(loss(model, batch.to(device), 0.0))
+        for name, each in found.items():
+            nll, n = sums.get(name, Measured(0.0, 0))
+            sums[name] = Measured(nll + float(each.nll), n + each.n_tokens)
     model.train(was_training)
-    return total, n_tokens
+    return sums
+
+
+def evaluate_loss(
+    model: nn.Module, batches: Sequence[AnyBatch], precision: str, *, loss: LossOf
+) -> tuple[float, int]:
+    """As `evaluate_parts`, for a job with one criterion."""
+    (only,) = evaluate_parts(model, batches, loss=loss, precision=precision).values()
+    return only

@@ -1,0 +1,26 @@
+"""The jobs that can be trained: a table of one line each. docs/jobs.md says how to add one.
+
+A job's module is imported when it is asked for; it holds `KIND`, a JobKind.
+"""
+
+import importlib
+
+from everyhead.errors import UserError
+from everyhead.training.complaints import nearest
+from everyhead.training.job import JobKind
+
+JOBS = {
+    "translate": "everyhead.training.jobs.translate",
+}
+
+
+def job_kind(name: object) -> JobKind:
+    """The line of the table.
+
+    Raises:
+        UserError: there is no such job.
+    """
+    if name not in JOBS:
+        raise UserError(f"There is no job {name!r}; {nearest(str(name), JOBS)}")
+    kind: JobKind = importlib.import_module(JOBS[str(name)]).KIND
+    return kind
