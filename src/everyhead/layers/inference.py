@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from everyhead.layers import probe
 from everyhead.layers.blocks import Block, Memory
 from everyhead.layers.cache import KeyValueCache
-from everyhead.layers.feed_forward import FeedForward
-from everyhead.layers.linear import Linear, stacked
+from everyhead.layers.feed_forward import FeedForward, GatedFeedForward
+from everyhead.layers.linear import Linear, WideLinear, stacked
 from everyhead.layers.masks import Mask
 from everyhead.layers.multi_head import MultiHeadAttention
 from everyhead.layers.norms import LayerNorm
@@ -70,7 +70,7 @@ class JointAttention(MultiHeadAttention):
             q, k, v = joint.permute(2, 0, 3, 1, 4).unbind()  # (n, H, beams, D) each
             k, v = cache.extend(k, v)
         out = attend_step(q, k, v, cache.bias)  # (n, H, beams, D)
-        return maps.out(out.transpose(1, 2).reshape(x.shape))
+        return maps.out(out.transpose(1, 2).reshape(*x.shape[:-1], heads * width))
 
 
 class PackedFeedForward(FeedForward):
@@ -81,12 +81,35 @@ class PackedFeedForward(FeedForward):
         inside = plain.activation is F.relu
         self.activation = _same if inside else plain.activation
         self.up_proj = packed_map(plain.up_proj, dtype=dtype, f="relu" if inside else "none")
-        self.down_proj = packed_map(plain.down_proj, dtype=dtype)
+        self.down_proj = _down(plain.down_proj, dtype)
         self.maps = (self.up_proj.forward, self.down_proj.forward)
 
     def forward(self, x: Tensor) -> Tensor:
         up, down = self.maps
         return down(self.activation(up(x)))
+
+
+class PackedGatedFeedForward(GatedFeedForward):
+    """The gated feed-forward for inference: gate and up are one product."""
+
+    def __init__(self, plain: GatedFeedForward, *, dtype: torch.dtype) -> None:
+        nn.Module.__init__(self)
+        self.activation = plain.activation
+        joint = PackedLinear(*stacked((plain.gate_proj, plain.up_proj)), dtype=dtype)
+        self.gate_proj = self.up_proj = joint
+        self.down_proj = _down(plain.down_proj, dtype)
+        self.maps = (joint.forward, self.down_proj.forward)
+
+    def forward(self, x: Tensor) -> Tensor:
+        both, down = self.maps
+        gate, up = both(x).chunk(2, -1)
+        return down(self.activation(gate) * up)
+
+
+def _down(plain: Linear, dtype: torch.dtype) -> Linear:
+    """The last map, packed unless its result is to stay in float32 (layers/linear.py)."""
+    wide = isinstance(plain, WideLinear) and dtype == torch.float16
+    return plain if wide else packed_map(plain, dtype=dtype)
 
 
 def _same(x: Tensor) -> Tensor:

@@ -10,9 +10,15 @@ import torch
 from torch import nn
 
 from everyhead.layers.blocks import Block
-from everyhead.layers.feed_forward import FeedForward
+from everyhead.layers.feed_forward import FeedForward, GatedFeedForward
 from everyhead.layers.heads import VocabularyHead
-from everyhead.layers.inference import JointAttention, PackedFeedForward, StepBlock
+from everyhead.layers.inference import (
+    JointAttention,
+    PackedFeedForward,
+    PackedGatedFeedForward,
+    StepBlock,
+)
+from everyhead.layers.linear import WideLinear
 from everyhead.layers.multi_head import MultiHeadAttention
 from everyhead.layers.packed import PackedLinear, multiplies_bf16
 
@@ -50,11 +56,17 @@ def _prepared(part: nn.Module, dtype: torch.dtype, cross: bool) -> nn.Module:
         return PackedLinear(part.weight, part.bias, dtype=dtype)
     if isinstance(part, FeedForward):
         return PackedFeedForward(part, dtype=dtype)
+    if isinstance(part, GatedFeedForward):
+        return PackedGatedFeedForward(part, dtype=dtype)
     _prepare_children(part, dtype)
     return StepBlock(part) if isinstance(part, Block) and _can_step(part) else part
 
 
 def _can_step(block: Block) -> bool:
-    """A decoder's block whose queries, keys and values have the same heads."""
+    """A decoder's block whose queries, keys and values have the same heads.
+
+    A stream that is wider than what the sublayers add to it takes the long way.
+    """
     parts = (block.self_attn, block.cross_attn)
-    return all(part is not None and part.n_heads == part.n_kv_heads for part in parts)
+    wide = any(isinstance(part, WideLinear) for part in block.feed_forward.children())
+    return not wide and all(part is not None and part.n_heads == part.n_kv_heads for part in parts)
