@@ -183,7 +183,8 @@ class TextTokenizer:
         dropped = ("added_tokens_decoder", "add_bos_token", "add_eos_token", "auto_map")
         config = {key: value for key, value in self.config.items() if key not in dropped}
         config |= {f"{role}_token": piece for role, piece in self.special_pieces.items()}
-        config |= {"tokenizer_class": OPENED_AS_IT_IS, "clean_up_tokenization_spaces": False}
+        config["tokenizer_class"] = "CLIPTokenizer" if self._suffix else OPENED_AS_IT_IS
+        config["clean_up_tokenization_spaces"] = False
         if model_max_length is not None:
             config["model_max_length"] = model_max_length
         folder.mkdir(parents=True, exist_ok=True)

@@ -63,7 +63,8 @@ def open_folder(folder: Path) -> tuple[Tokenizer, dict[str, Any]]:
     """
     config = _config(folder)
     family = _family(folder, config)
-    if (folder / TOKENIZER).is_file():
+    whole = (folder / TOKENIZER).is_file()
+    if whole:
         inner = _read(folder / TOKENIZER)
     else:
         inner, family = _older(folder, family, config)
@@ -71,7 +72,8 @@ def open_folder(folder: Path) -> tuple[Tokenizer, dict[str, Any]]:
     if not any(f"{role}_token" in config for role in ROLES):
         config = _with_defaults(DEFAULTS.get(family) or _usual(inner), config)
     _add(inner, folder, config)
-    _frame(inner, family, config)
+    if not whole:  # else tokenizer.json says itself what stands around a text
+        _frame(inner, family, config)
     return inner, config
 
 
@@ -178,14 +180,16 @@ def _added(token: Any, *, special: bool) -> AddedToken:
 
 
 def _frame(inner: Tokenizer, family: str, config: Mapping[str, Any]) -> None:
-    """What the config says of a beginning and an end goes before the tokenizer's own word."""
-    said = "add_bos_token" in config or "add_eos_token" in config
-    unsaid = family == "llama" and inner.post_processor is None
-    if not (said or unsaid) or family in OWN_FRAME:
+    """Beginning and end of a text as the config says them; Llama begins where it says nothing."""
+    if family in OWN_FRAME:
         return
-    bos = config.get("bos_token") if config.get("add_bos_token", unsaid and not said) else None
-    eos = config.get("eos_token") if config.get("add_eos_token") else None
-    first, last = ([] if token is None else [text_of(token)] for token in (bos, eos))
+    said = "add_bos_token" in config or "add_eos_token" in config
+    begins = config.get("add_bos_token", family == "llama" and not said)
+    pieces = (
+        (config.get("bos_token") if begins else None),
+        (config.get("eos_token") if config.get("add_eos_token") else None),
+    )
+    first, last = ([] if token is None else [text_of(token)] for token in pieces)
     single, second = [*first, "$A:0", *last], [*(f"{piece}:1" for piece in first), "$B:1"]
     inner.post_processor = processors.TemplateProcessing(
         single=single,

@@ -160,19 +160,25 @@ def _unigram(
 def _in_order(inner: Tokenizer) -> models.Unigram:
     """The same pieces, the likeliest first.
 
-    Left to chance are only the order and the last digits, and which of the characters that no
-    longer piece needed (they come last, a hair apart) is how unlikely: they go by code point.
+    The trainer leaves to chance the order, the last digits, and which of the characters that it
+    had to add in the end (a hair apart from one another) is how unlikely: they go by code point.
     """
     pieces = [(p, round(score, 6)) for p, score in json.loads(inner.to_str())["model"]["vocab"]]
-    rest = sorted(pieces[len(T5S) :], key=lambda piece: (-piece[1], piece[0]))
-    start = len(rest)
-    while start and len(rest[start - 1][0]) == 1 and _near(rest, start):
-        start -= 1
-    characters = sorted(piece for piece, _ in rest[start:])
-    scores = [score for _, score in rest[start:]]
-    rest[start:] = zip(characters, scores, strict=True)
+    score_of = dict(pieces[len(T5S) :])
+    single = sorted((p for p in score_of if len(p) == 1), key=lambda piece: -score_of[piece])
+    for run in _runs(single, score_of):
+        scores = [score_of[piece] for piece in run]
+        score_of.update(zip(sorted(run), scores, strict=True))
+    rest = sorted(score_of.items(), key=lambda piece: (-piece[1], piece[0]))
     return models.Unigram([*pieces[: len(T5S)], *rest], T5S.index("<unk>"), byte_fallback=False)
 
 
-def _near(pieces: Sequence[tuple[str, float]], start: int) -> bool:
-    return start == len(pieces) or pieces[start - 1][1] - pieces[start][1] < 3e-4
+def _runs(pieces: Sequence[str], score_of: Mapping[str, float]) -> list[list[str]]:
+    """Neighbours whose scores are a hair apart, together."""
+    runs: list[list[str]] = []
+    for piece in pieces:
+        if runs and score_of[runs[-1][-1]] - score_of[piece] < 3e-4:
+            runs[-1].append(piece)
+        else:
+            runs.append([piece])
+    return runs
