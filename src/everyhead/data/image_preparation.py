@@ -70,7 +70,8 @@ class Preparation(BaseModel):
         if self.scale is not None:
             x = (picture.astype(np.float64) * self.scale).astype(np.float32)
         if self.mean is not None and self.std is not None:
-            x = (x - np.asarray(self.mean, np.float32)) / np.asarray(self.std, np.float32)
+            mean, std = (np.array(each, dtype=np.float32) for each in (self.mean, self.std))
+            x = (x - mean) / std
         return x
 
     def colours(self, numbers: NDArray[Any]) -> NDArray[np.float64]:
