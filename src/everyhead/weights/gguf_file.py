@@ -28,6 +28,8 @@ FORMATS = {
 }  # fmt: skip
 STRING, ARRAY = 8, 9
 MOST_DIMS, ALIGNMENT = 4, 32
+PLAIN = {"F32": "<f4", "F16": "<f2"}
+AT_ONCE = 2**20  # numbers that are unpacked together
 
 
 class Entry(NamedTuple):
@@ -72,16 +74,23 @@ class GgufFile:
         """
         entry = self.entries[name]
         kind = self._gguf.GGMLQuantizationType(entry.kind)
-        rows = np.frombuffer(self._data, np.uint8, entry.size, entry.start)
-        width = entry.size // max(1, prod(entry.shape[:-1]))
-        try:
-            numbers = self._gguf.quants.dequantize(rows.reshape(*entry.shape[:-1], width), kind)
-        except NotImplementedError:
+        packed = np.frombuffer(self._data, np.uint8, entry.size, entry.start)
+        if kind.name in PLAIN:
+            numbers = packed.view(PLAIN[kind.name]).astype("<f4")  # a copy
+            return torch.from_numpy(numbers.reshape(entry.shape))
+        blocks = getattr(self._gguf.quants, kind.name, None)
+        if blocks is None:
             raise UserError(
                 f"{self.path} holds {name} as {kind.name}, which cannot be unpacked here; take a "
                 "file in F16, Q8_0, Q4_0 or Q4_1."
-            ) from None
-        return torch.from_numpy(np.array(numbers, np.float32).reshape(entry.shape))
+            )
+        blocks.init_grid()
+        rows = packed.reshape(prod(entry.shape[:-1]), -1)
+        numbers = np.empty((rows.shape[0], entry.shape[-1]), np.float32)
+        step = max(1, AT_ONCE // entry.shape[-1])  # the package's own steps are of 16 rows
+        for i in range(0, rows.shape[0], step):
+            numbers[i : i + step] = blocks.dequantize_rows(rows[i : i + step])
+        return torch.from_numpy(numbers.reshape(entry.shape))
 
     def _read(self) -> tuple[dict[str, Any], dict[str, Entry]]:
         n_tensors, n_values, place = self._head()
@@ -133,8 +142,9 @@ class GgufFile:
             block, size = self._gguf.GGML_QUANT_SIZES[self._gguf.GGMLQuantizationType(kind)]
         except (ValueError, KeyError):
             raise ValueError(f"{name} is of the unknown type {kind}") from None
-        if shape and shape[-1] % block:
-            raise ValueError(f"{name}'s rows of {shape[-1]} are no whole blocks of {block}")
+        width = shape[-1] if shape else 1
+        if width % block or not prod(shape):
+            raise ValueError(f"{name}'s rows of {width} are no whole blocks of {block}")
         n_bytes = prod(shape) // block * size
         if start + n_bytes > len(self._data):
             raise ValueError(f"{name} ends after the file does")
