@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from everyhead.data.image_preparation import Preparation
 from everyhead.data.pair_tokenizer import CONFIG_FILE, SHARED_FILE, SIDE_FILES, PairTokenizer
+from everyhead.data.text_and_pictures import TextAndPictures
 from everyhead.data.text_tokenizer import TextTokenizer
 from everyhead.data.tokenizer_folder import has_tokenizer
 from everyhead.models import MODELS
@@ -34,7 +36,10 @@ def open_companion(folder: Path, kind: Kind, values: Mapping[str, Any]) -> Any:
         return PairTokenizer.load(folder)
     if kind.companion is not None:
         return kind.companion(folder)
-    reads_text = "vocab_size" in MODELS[kind.family].config.model_fields
+    fields = MODELS[kind.family].config.model_fields
+    reads_text = "vocab_size" in fields
+    if "image_size" in fields:
+        return TextAndPictures.load(folder) if reads_text else Preparation.find(folder)
     return TextTokenizer.load(folder) if reads_text or has_tokenizer(folder) else None
 
 
