@@ -7,7 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from everyhead.layers.inference import StepBlock
 from everyhead.layers.relative_bias import RelativeBias, buckets
+from everyhead.models.prepare import prepare
 from everyhead.models.t5 import PRESETS, T5, T5Config
 from everyhead.weights.t5 import config as config_of
 from everyhead.weights.t5 import slots
@@ -152,6 +154,27 @@ def test_float16_stays_finite_where_the_stream_passes_its_largest_number() -> No
     logits = half(*sides)[sides[3]]
     assert logits.dtype == torch.float16 and logits.isfinite().all()
     assert relative(logits, wanted) < 1e-2
+    assert relative(stepwise(prepare(half), sides), wanted) < 1e-2
+
+
+def stepwise(model: torch.nn.Module, sides: tuple[Tensor, Tensor, Tensor, Tensor]) -> Tensor:
+    """Logits at real targets, one position at a time with a cache."""
+    source, target, source_mask, target_mask = sides
+    memory = model.encode(source, source_mask)
+    cache = model.cache(memory, target.shape[1])
+    steps = [model.decode(x, memory, cache=cache) for x in target.split(1, 1)]
+    return model.head(torch.cat(steps, 1))[target_mask]
+
+
+@pytest.mark.parametrize("kind", ["v1.0", "v1.1"])
+@torch.no_grad()
+def test_a_prepared_copy_takes_short_steps_to_the_same_logits(kind: str) -> None:
+    ours, _ = small(kind)
+    prepared, sides = prepare(ours), batch("right")
+    assert all(isinstance(block, StepBlock) for block in prepared.decoder.blocks)
+    wanted = ours(*sides)[sides[3]]
+    torch.testing.assert_close(stepwise(prepared, sides), wanted, **NEAR)
+    torch.testing.assert_close(prepared(*sides)[sides[3]], wanted, **NEAR)
 
 
 @pytest.mark.parametrize(("n_buckets", "max_distance"), [(32, 128), (12, 20), (64, 300), (8, 5)])
