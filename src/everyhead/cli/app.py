@@ -14,7 +14,19 @@ from typing import Annotated, Any
 
 import typer
 
-from everyhead.cli import check, demo, evaluate, fetch, look, models, train, translate
+from everyhead.cli import (
+    check,
+    demo,
+    embed,
+    evaluate,
+    fetch,
+    fill,
+    generate,
+    look,
+    models,
+    train,
+    translate,
+)
 from everyhead.errors import UserError
 
 HELP = """Train a Transformer on sentence pairs, translate with it, see what it attends to.
@@ -65,6 +77,9 @@ for verb, short in (
     (evaluate.evaluate, "Score a run on its held-out pairs."),
     (look.look, "Draw what each head attends to."),
     (check.check, "Try the laws on a model: padding, cache, future …"),
+    (generate.generate, "Go on with a text, converse, choose labels by examples."),
+    (embed.embed, "Sentence vectors, and how alike sentences are."),
+    (fill.fill, "The likeliest words for the gaps of a sentence."),
     (demo.demo, "The whole tour in minutes."),
     (models.models, "List the models and their sizes."),
     (fetch.fetch, "Put a published checkpoint into the cache."),
