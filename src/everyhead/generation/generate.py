@@ -15,7 +15,7 @@ def generate(
     prompt: str | Sequence[str],
     *,
     max_new_tokens: int = 100,
-    temperature: float = 0.8,
+    temperature: float | None = None,
     top_k: int = 0,
     top_p: float = 1.0,
     min_p: float = 0.0,
@@ -35,13 +35,13 @@ def generate(
         prompt: the beginning of a text, or a list of them.
         max_new_tokens: the text ends there, or before at the model's end-of-text, at a stop
             string, or at the model's longest length.
-        temperature: 0 takes the most probable token each time; top_k, top_p, min_p and
-            repetition_penalty as in generation/sampling.py.
+        temperature: 0 takes the most probable token each time, and so do beams; 0.8 by default.
+            top_k, top_p, min_p and repetition_penalty as in generation/sampling.py.
         seed: the same seed and prompt give the same text, alone or in a list; equal prompts in a
             list give equal texts. None: another text each time.
         samples: how many texts after each prompt.
         stop: the text ends before the first of these strings.
-        beam: more than 1 looks for the most probable text with so many beams (temperature 0).
+        beam: more than 1 looks for the most probable text with so many beams.
         length_penalty: of the beam search; log p is divided by length to this power.
         progress: called with the number of prompts that are done.
 
@@ -52,6 +52,8 @@ def generate(
         UserError: options that make no sense, a model that does not write texts, a tokenizer that
             is not the model's, an empty prompt, or one that is too long.
     """
+    if temperature is None:
+        temperature = 0.8 if beam == 1 else 0.0
     sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty)
     stops = (stop,) if isinstance(stop, str) else tuple(stop)
     options = Options(max_new_tokens, sampling, seed, samples, stops, beam, length_penalty)

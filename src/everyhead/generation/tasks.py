@@ -100,13 +100,18 @@ def prompt_ids(tokenizer: Speller, prompt: str) -> list[int]:
     Raises:
         UserError: the prompt is empty.
     """
-    ids = tokenizer.encode(prompt)
+    ids, end = tokenizer.encode(prompt), tokenizer.eos_id
     plain = tokenizer.encode(prompt, special=False)
-    if ids and ids[-1] == tokenizer.eos_id and plain[-1:] != ids[-1:]:
-        ids = ids[:-1]
+    for _ in range(_last(ids, end) - _last(plain, end)):
+        ids.pop()
     if not plain:
         raise UserError("The prompt is empty: give the beginning of a text.")
     return ids
+
+
+def _last(ids: Sequence[int], number: int | None) -> int:
+    """How often ids end with this one."""
+    return next((n for n, each in enumerate(reversed(ids)) if each != number), len(ids))
 
 
 class Task(NamedTuple):
