@@ -12,6 +12,7 @@ from everyhead.training.job import JobKind
 JOBS = {
     "translate": "everyhead.training.jobs.translate",
     "image": "everyhead.training.jobs.image",
+    "vqa": "everyhead.training.jobs.vqa",
 }
 
 
