@@ -127,9 +127,10 @@ def train_run(
 def tools() -> "Tools":
     """What training needs of the floor beside it."""
     from everyhead.training.job import Tools
+    from everyhead.weights.as_task import load_as
     from everyhead.weights.folder import load, save
 
-    return Tools(load, save)
+    return Tools(load, save, load_as)
 
 
 def _fit(trainer: "Trainer", display: "TrainingDisplay", folder: Path, recipe: "Recipe") -> int:

@@ -64,6 +64,10 @@ class BodyConfig(BaseModel):
         return int(self.body.vocab_size)  # type: ignore[attr-defined]
 
     @property
+    def d_model(self) -> int:
+        return int(self.body.d_model)  # type: ignore[attr-defined]
+
+    @property
     def max_len(self) -> int:
         return int(self.body.max_len)  # type: ignore[attr-defined]
 

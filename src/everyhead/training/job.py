@@ -86,19 +86,21 @@ class Job:
     compiled: Callable[[], LossOf] | None = None
 
 
+def _not_given(*_: Any) -> Any:
+    raise ValueError("this job opens or saves models: hand over training.job.Tools")
+
+
 class Tools(NamedTuple):
     """What training is handed of the floors beside it.
 
     open: a published name like "minilm", a folder or a run → (model, tokenizer), a model of its
     own at each call; `changes=` are fields of its config. save: (model, tokenizer, folder).
+    open_as: (task, the name, labels, changes=) → the same under the new head of a task.
     """
 
     open: Callable[..., tuple[Any, Any]]
     save: Callable[[Any, Any, Path], object]
-
-
-def _not_given(*_: Any) -> Any:
-    raise ValueError("this job opens or saves models: hand over training.job.Tools")
+    open_as: Callable[..., tuple[Any, Any]] = _not_given
 
 
 NO_TOOLS = Tools(_not_given, _not_given)

@@ -83,11 +83,11 @@ def config(task: str, values: Mapping[str, Any], where: object) -> BaseModel:
     if "pooler" in body:
         body["pooler"] = fields.get("pooling") == "pooler"
     if task != "span-reader":
-        fields["labels"] = labels(values, where)
+        fields["labels"] = labels_of(values, where)
     return validated(CONFIGS[task], fields | {"body": body}, where)
 
 
-def labels(values: Mapping[str, Any], where: object) -> tuple[str, ...]:
+def labels_of(values: Mapping[str, Any], where: object) -> tuple[str, ...]:
     """The names of the labels in the order of the logits.
 
     Raises:

@@ -11,8 +11,10 @@ from everyhead.training.job import JobKind
 
 JOBS = {
     "translate": "everyhead.training.jobs.translate",
+    "classify": "everyhead.training.jobs.classify",
     "image": "everyhead.training.jobs.image",
     "vqa": "everyhead.training.jobs.vqa",
+    "clip": "everyhead.training.jobs.clip",
 }
 
 
