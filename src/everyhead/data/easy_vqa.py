@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from everyhead.data.corpora import package_folder
+from everyhead.data import packages
 from everyhead.data.image_sets import ImageSet, ImageSplits, checked
 from everyhead.data.splits import stable_fraction
 from everyhead.errors import UserError
@@ -67,12 +67,13 @@ class EasyVQA(NamedTuple):
     test: Pictured
 
 
-def read(folder: Path, *, validation: float = 0.1) -> EasyVQA:
-    """The package's data folder (`easy_vqa/data`), with `validation` of the training pictures.
+def read(folder: Path | None = None, *, validation: float = 0.1) -> EasyVQA:
+    """The package's data folder, by default the fetched one; `validation` of training is cut off.
 
     Raises:
-        UserError: it is not that folder.
+        UserError: it was not fetched, or is not that folder.
     """
+    folder = packages.folder("easy-vqa") if folder is None else folder
     train, test = (_read(folder / name) for name in ("train", "test"))
     held_out = {i for i in train.pictures if stable_fraction(f"easy-vqa {i}") < validation}
     return EasyVQA(train.pick(train.pictures.keys() - held_out), train.pick(held_out), test)
@@ -121,12 +122,3 @@ def _classed(data: Pictured) -> ImageSet:
     known = [(data.pictures[i], " ".join(told)) for i, told in rows if told is not None]
     labels = np.array([CLASSES.index(name) for _, name in known], dtype=np.int64)
     return ImageSet([path for path, _ in known], labels, CLASSES)
-
-
-def folder() -> Path:
-    """Where the package's data lies here.
-
-    Raises:
-        UserError: it is not here.
-    """
-    return package_folder("easy_vqa", needed_for="easy-vqa", extra="images") / "data"

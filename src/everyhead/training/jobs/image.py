@@ -187,7 +187,7 @@ def read_splits(data: DataRecipe, tools: Tools) -> tuple[ImageSplits, dict[str, 
         if data.corpus == "digits":
             splits = image_sets.split(image_sets.digits(), **shares)
         else:
-            found = easy_vqa.read(easy_vqa.folder(), validation=data.validation_share)
+            found = easy_vqa.read(validation=data.validation_share)
             splits = easy_vqa.shapes(found)
     else:
         raise UserError(

@@ -186,7 +186,7 @@ def read_splits(data: DataRecipe) -> tuple[EasyVQA, dict[str, Any]]:
         shares = {"validation": data.validation_share, "test": data.test_share}
         splits = questions.from_list(Path(data.files[0]), **shares)
     elif data.corpus == "easy-vqa":
-        splits = easy_vqa.read(easy_vqa.folder(), validation=data.validation_share)
+        splits = easy_vqa.read(validation=data.validation_share)
         report["origin"] = {"attribution": easy_vqa.ATTRIBUTION, "licence": "MIT"}
     else:
         raise UserError(
