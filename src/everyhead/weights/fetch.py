@@ -1,27 +1,20 @@
 """Checkpoints by name: from the Hugging Face Hub where the network allows, else from a mirror.
 
 What comes from the Hub lies in the Hub's own cache, shared with transformers, and a download that
-stopped goes on where it was. What comes from a mirror lies in everyhead's cache:
-
-    $XDG_CACHE_HOME/everyhead            where it is set, else
-    ~/.cache/everyhead                   Linux
-    ~/Library/Caches/everyhead           macOS
-    %LOCALAPPDATA%\\everyhead\\Cache       Windows
-
+stopped goes on where it was. What comes from a mirror lies in everyhead's cache (data/cache.py).
 Fetched are configs, tokenizers and weights, safetensors before .bin; never code.
 """
 
 import errno
-import os
 import re
 import shutil
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from everyhead.data.cache import cache_folder
 from everyhead.errors import UserError
 from everyhead.files import PARTIAL, PREVIOUS, read_json
 from everyhead.weights.wheel import Wheel, install_set, is_whole
@@ -119,19 +112,6 @@ def checked_name(name: str) -> str:
             f"owner/model; without the Hub there is {' and '.join(NICKNAMES)}."
         )
     return full
-
-
-def cache_folder() -> Path:
-    """Where everyhead keeps what it fetched; the table at the top of this file."""
-    chosen = os.environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(chosen):  # a relative one is to be ignored, says the XDG specification
-        return Path(chosen) / "everyhead"
-    if sys.platform == "win32":
-        local = os.environ.get("LOCALAPPDATA")
-        return (Path(local) if local else Path.home() / "AppData" / "Local") / "everyhead" / "Cache"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "everyhead"
-    return Path.home() / ".cache" / "everyhead"
 
 
 def has_weights(folder: Path) -> bool:

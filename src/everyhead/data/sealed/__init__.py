@@ -1,0 +1,1 @@
+"""A folder for PYTHONPATH: what stands in for setuptools while pip downloads a source archive."""
