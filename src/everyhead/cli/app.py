@@ -24,6 +24,7 @@ from everyhead.cli import (
     generate,
     look,
     models,
+    predict,
     train,
     translate,
 )
@@ -72,17 +73,18 @@ def _program(
 
 
 for verb, short in (
-    (train.train, "Learn to translate from sentence pairs."),
+    (train.train, "Learn a job from a recipe, or to translate from pairs."),
     (translate.translate, "Translate a sentence or a file."),
-    (evaluate.evaluate, "Score a run on its held-out pairs."),
+    (evaluate.evaluate, "Score a run on what it did not learn from."),
     (look.look, "Draw what each head attends to."),
     (check.check, "Try the laws on a model: padding, cache, future …"),
     (generate.generate, "Go on with a text, converse, choose labels by examples."),
     (embed.embed, "Sentence vectors, and how alike sentences are."),
     (fill.fill, "The likeliest words for the gaps of a sentence."),
+    (predict.predict, "Classes, names, answers: what a run says of texts or pictures."),
     (demo.demo, "The whole tour in minutes."),
     (models.models, "List the models and their sizes."),
-    (fetch.fetch, "Put a published checkpoint into the cache."),
+    (fetch.fetch, "Put a published checkpoint or data into the cache."),
 ):
     app.command(verb.__name__, short_help=short)(verb)
 
