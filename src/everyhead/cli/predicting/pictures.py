@@ -14,21 +14,21 @@ def classes(opened: Opened, asked: Asked) -> Iterator[Answer]:
     """The likeliest class of each picture, or the likeliest so many."""
     from everyhead.generation.answer import class_probabilities
 
-    names = opened.model.config.labels
+    model, preparation = _parts(opened)
     for rows in _batches(asked.rows):
-        pixels = _pixels(opened.tokenizer, [row[0] for row in rows])
-        for shares in class_probabilities(opened.model, pixels):
-            yield _ranked(names, shares.tolist(), asked.top)
+        pixels = _pixels(preparation, [row[0] for row in rows])
+        for shares in class_probabilities(model, pixels):
+            yield _ranked(model.config.labels, shares.tolist(), asked.top)
 
 
 def texts(opened: Opened, asked: Asked) -> Iterator[Answer]:
     """Which of the labels each picture matches."""
     from everyhead.generation.answer import text_probabilities
 
-    companion = opened.tokenizer
+    model, companion = _parts(opened)
     for rows in _batches(asked.rows):
         pixels = _pixels(companion.pictures, [row[0] for row in rows])
-        for shares in text_probabilities(opened.model, companion, pixels, asked.labels):
+        for shares in text_probabilities(model, companion, pixels, asked.labels):
             yield _ranked(asked.labels, shares.tolist(), asked.top or len(asked.labels))
 
 
@@ -36,13 +36,19 @@ def answers(opened: Opened, asked: Asked) -> Iterator[Answer]:
     """The answer to each question about its picture."""
     from everyhead.generation.answer import answer
 
-    companion = opened.tokenizer
-    blind = opened.recipe is not None and opened.recipe.data.text_only
+    model, companion = _parts(opened)
+    recipe: Any = opened.recipe
+    blind = recipe is not None and recipe.data.text_only
     for rows in _batches(asked.rows):
         pixels = None if blind else _pixels(companion.pictures, [row[0] for row in rows])
-        for found in answer(opened.model, companion, pixels, [row[1] for row in rows]):
+        for found in answer(model, companion, pixels, [row[1] for row in rows]):
             fields = {"answer": found.text, "probability": round(found.probability, 6)}
             yield Answer(found.text, fields)
+
+
+def _parts(opened: Opened) -> tuple[Any, Any]:
+    """The model and what was opened with it."""
+    return opened.model, opened.tokenizer
 
 
 def _ranked(names: Sequence[str], shares: Sequence[float], top: int | None) -> Answer:
