@@ -47,7 +47,8 @@ def answer(
     log_p, open_rows = torch.zeros(len(rows)), [True] * len(rows)
     for step in range(min(MOST_PIECES, room) + 1):
         best = model.head(hidden[:, -1]).float().log_softmax(-1).max(-1)
-        for i, (piece, value) in enumerate(zip(*map(Tensor.tolist, best), strict=True)):
+        pieces, values = best.indices.tolist(), best.values.tolist()
+        for i, (piece, value) in enumerate(zip(pieces, values, strict=True)):
             if open_rows[i]:
                 log_p[i] += value
                 open_rows[i] = piece != model.config.eos_id
