@@ -1,6 +1,6 @@
 """make bench: one table, and bench/results.json.
 
-    python -m bench [--corpora DIR] [--run RUN] [--rounds N] [--jobs training,translation]
+    python -m bench [--corpora DIR] [--run RUN] [--rounds N] [--jobs training,generation,…]
 
 Pairs come from the built-in corpus, or from DIR/en-de.libreoffice-help.tsv.xz when given. The
 translation job takes a trained run (--run); without one it trains a short one first.
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from bench.generation import generation_rows
 from bench.timing import Row
 from bench.training import training_rows
 from bench.translation import translation_rows
@@ -33,7 +34,7 @@ def main() -> None:
     parser.add_argument("--corpora", type=Path, help="folder of larger corpora")
     parser.add_argument("--run", type=Path, help="a trained run for the translation job")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--jobs", default="training,translation")
+    parser.add_argument("--jobs", default="training,translation,generation")
     parser.add_argument("--sizes", default="small,base")
     parser.add_argument("--batch-tokens", type=int, default=4096)
     parser.add_argument("--out", type=Path, default=HERE / "results.json")
@@ -44,6 +45,8 @@ def main() -> None:
         rows += bench_training(args)
     if "translation" in args.jobs:
         rows += bench_translation(args)
+    if "generation" in args.jobs:
+        rows += generation_rows(n_rounds=max(3, args.rounds // 2))
     show(rows)
     args.out.write_text(
         json.dumps([row._asdict() for row in rows], indent=1, ensure_ascii=False) + "\n",
