@@ -86,10 +86,9 @@ def open_gguf(
     config = config_of(file)
     if changes:
         config = validated(LlamaConfig, config.model_dump() | dict(changes), f"{path}, changed,")
-    with Undrawn():
-        model = Llama(config)
+    model = _unfilled(config, file)
     tensors = {name: file.tensor(name) for name in file.entries if name != DIVISORS}
-    fill(model, tensors, slots(model), where=file.path)
+    fill(model, tensors, slots(model), where=file.path, described="what it says of itself")
     tokenizer = tokenizer_of(file.values, file.path)
     if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:
         raise UserError(
@@ -97,6 +96,22 @@ def open_gguf(
             "is broken."
         )
     return model.eval(), tokenizer
+
+
+def _unfilled(config: LlamaConfig, file: GgufFile) -> Llama:
+    """The model whose start is not drawn; a broken file may ask for more than there is room for."""
+    if config.n_layers > len(file.entries):
+        raise UserError(
+            f"{file.path} says it has {config.n_layers} layers and holds {len(file.entries)} "
+            "tensors; it is broken."
+        )
+    try:
+        with Undrawn():
+            return Llama(config)
+    except (ValueError, RuntimeError, ArithmeticError, MemoryError) as error:
+        raise UserError(
+            f"{file.path} describes no Llama that fits here: {str(error).splitlines()[0]}."
+        ) from error
 
 
 def config_of(file: GgufFile) -> LlamaConfig:

@@ -76,10 +76,11 @@ def fill(
     *,
     known: Collection[str] = (),
     where: object = "the file",
+    described: str = "its config.json",
 ) -> None:
     """Copy the file's tensors into the model; `known` names the file may hold besides.
 
-    Nothing is changed if anything does not fit.
+    Nothing is changed if anything does not fit. described: by what the model was made.
 
     Raises:
         UserError: missing, unexpected, wrongly shaped or contradicting tensors, all of them listed.
@@ -88,7 +89,7 @@ def fill(
     chosen = [(slot, fits.tensor_for(slot)) for slot in slots]
     expected = {name for slot in slots for name in slot.theirs} | set(known)
     fits.faults["unexpected"] = sorted(tensors.keys() - expected)
-    fits.raise_if_any(where)
+    fits.raise_if_any(where, described)
     with torch.no_grad():
         for slot, tensor in chosen:
             assert tensor is not None
@@ -125,12 +126,12 @@ class _Fits:
             return None
         return slot.to_ours(tensor)
 
-    def raise_if_any(self, where: object) -> None:
+    def raise_if_any(self, where: object, described: str) -> None:
         parts = [f"{kind}: {listed(names)}" for kind, names in self.faults.items() if names]
         if parts:
             raise UserError(
-                f"The weights in {where} do not fit its config.json — {'; '.join(parts)}. "
-                "Both files must come from the same save of the same model."
+                f"The weights in {where} do not fit {described} — {'; '.join(parts)}. "
+                "Both must come from the same save of the same model."
             )
 
 
