@@ -103,11 +103,14 @@ def open_model(place: Path | str, *, device: str = "cpu", threads: int | None = 
 
 
 def written_here(folder: Path) -> bool:
-    """Did everyhead write it, with a tokenizer of pairs?"""
+    """Did everyhead write it, with a tokenizer, or is it a published translation model?"""
+    from everyhead.data.sentencepiece_tokenizer import SentencePiecePair
     from everyhead.files import read_json
 
     config = folder / "config.json"
-    return config.is_file() and "tokenizer_sha256" in read_json(config)
+    if not config.is_file():
+        return False
+    return "tokenizer_sha256" in read_json(config) or SentencePiecePair.found_in(folder)
 
 
 def tools() -> "Tools":

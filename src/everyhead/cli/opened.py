@@ -3,10 +3,9 @@
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from everyhead.data.pair_tokenizer import PairTokenizer
 from everyhead.errors import UserError
-from everyhead.models.transformer import Transformer
 from everyhead.training.jobs.translate_recipe import EvaluateRecipe, TranslateRecipe
 from everyhead.training.sections import Recipe
 
@@ -16,8 +15,8 @@ class Opened:
     """Model in eval mode, tokenizer, and the recipe where the folder is a run."""
 
     folder: Path
-    model: Transformer
-    tokenizer: PairTokenizer
+    model: Any
+    tokenizer: Any  # of pairs, of one text, or None
     recipe: Recipe | None
 
     @property

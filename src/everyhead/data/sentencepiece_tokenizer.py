@@ -34,7 +34,11 @@ class SentencePieceSide:
     """One side. model: content of a .spm file. vocabulary: piece → id."""
 
     def __init__(
-        self, model: bytes, vocabulary: Mapping[str, int], specials: Mapping[str, str] = SPECIALS
+        self,
+        model: bytes,
+        vocabulary: Mapping[str, int],
+        *,
+        specials: Mapping[str, str] = SPECIALS,
     ) -> None:
         self.model, self.vocabulary, self.specials = model, dict(vocabulary), dict(specials)
         self.processor = _processor(model)
@@ -190,7 +194,7 @@ class SentencePiecePair:
 
 def _side(path: Path, pieces: dict[str, int], specials: dict[str, str]) -> SentencePieceSide:
     try:
-        return SentencePieceSide(path.read_bytes(), pieces, specials)
+        return SentencePieceSide(path.read_bytes(), pieces, specials=specials)
     except KeyError as error:
         raise UserError(
             f"The vocabulary beside {path} lacks the piece {error}; is it the model's own?"

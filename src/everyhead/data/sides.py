@@ -44,7 +44,10 @@ class BothSides(NamedTuple):
 
 
 class TextSide:
-    """A tokenizer of one text as a side: its special pieces are left to whoever builds a batch."""
+    """A tokenizer of one text as a side: its special pieces are left to whoever builds a batch.
+
+    A published model may write ids that its tokenizer has no piece for; they are no text.
+    """
 
     def __init__(self, tokenizer: TextTokenizer) -> None:
         if tokenizer.eos_id is None or tokenizer.pad_id is None:
@@ -64,7 +67,7 @@ class TextSide:
         return self.tokenizer.encode_batch(texts, special=False)
 
     def decode(self, ids: Sequence[int]) -> str:
-        return self.tokenizer.decode(ids)
+        return self.tokenizer.decode([i for i in ids if i < self.vocab_size])
 
     def decode_batch(self, rows: Sequence[Sequence[int]]) -> list[str]:
         return [self.decode(ids) for ids in rows]
@@ -73,7 +76,8 @@ class TextSide:
         return self.tokenizer.spans(self.encode(text))
 
     def pieces_to_spans(self, ids: Sequence[int]) -> list[str]:
-        return self.tokenizer.spans(ids)
+        known = iter(self.tokenizer.spans([i for i in ids if i < self.vocab_size]))
+        return [next(known) if i < self.vocab_size else "" for i in ids]
 
 
 def sides_of(tokenizer: Any) -> Sides:

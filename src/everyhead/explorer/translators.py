@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from everyhead.data.pair_tokenizer import PairTokenizer
+from everyhead.data.sides import sides_of
 from everyhead.explorer.effects import with_effects
 from everyhead.explorer.scene import Scene
 from everyhead.explorer.sessions import (
@@ -19,20 +19,17 @@ from everyhead.explorer.sessions import (
 )
 from everyhead.generation.translate import Options, translate_stream
 from everyhead.inspection.trace import record
-from everyhead.models.transformer import Transformer
 
 END = "(end)"
 START = "(start)"
 
 
 class Translator:
-    """A run of ours, or any pair of Transformer and tokenizers."""
+    """A run of ours, or any model of two halves with its tokenizer."""
 
-    def __init__(
-        self, model: Transformer, tokenizer: PairTokenizer, *, name: str, options: Options
-    ) -> None:
-        self.model, self.tokenizer, self.name = model, tokenizer, name
-        self.options = options
+    def __init__(self, model: Any, tokenizer: Any, *, name: str, options: Options) -> None:
+        self.model, self.tokenizer, self.name = model, sides_of(tokenizer), name
+        self._given, self.options = tokenizer, options
 
     def scene(self, asked: Asked) -> Scene:
         """Encoder, decoder and cross-attention; rows of the decoder are the pieces it wrote."""
@@ -90,7 +87,7 @@ class Translator:
         if asked.target is not None:
             return source, self.tokenizer.target.encode(asked.target), True, asked.target
         with record(self.model, asked.changes):
-            found = next(translate_stream(self.model, self.tokenizer, [line], self.options))[0]
+            found = next(translate_stream(self.model, self._given, [line], self.options))[0]
         return source, found.hypothesis.ids, found.hypothesis.ended, found.text
 
 

@@ -7,18 +7,18 @@ sentence the same and padding costs as much as words. Blank lines never reach th
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from everyhead.data.batching import pad_rows
 from everyhead.data.pair_tokenizer import PairTokenizer
+from everyhead.data.sides import Sides, sides_of
 from everyhead.data.text import is_blank
 from everyhead.errors import UserError
 from everyhead.generation.hypotheses import EMPTY, Hypothesis
 from everyhead.generation.search import check_options, inference, search
 from everyhead.generation.workers import at_once
-from everyhead.models.transformer import Transformer
 
 # Called with the line's number from 1, its tokens, and how many of them are translated.
 CutNotice = Callable[[int, int, int], None]
@@ -61,8 +61,8 @@ class Options(NamedTuple):
 
 
 def translate(
-    model: Transformer,
-    tokenizer: PairTokenizer,
+    model: Any,
+    tokenizer: Any,
     lines: Iterable[str],
     *,
     beam: int = 1,
@@ -85,8 +85,8 @@ def translate(
 
 
 def translate_stream(
-    model: Transformer,
-    tokenizer: PairTokenizer,
+    model: Any,
+    tokenizer: Any,
     lines: Iterable[str],
     options: Options | None = None,
     *,
@@ -102,13 +102,13 @@ def translate_stream(
     """
     options = options or Options()
     options.check()
-    check_sizes(model, tokenizer)
-    return _stream(model, tokenizer, iter(lines), options, on_cut, progress or (lambda done: None))
+    sides = check_sizes(model, tokenizer)
+    return _stream(model, sides, iter(lines), options, on_cut, progress or (lambda done: None))
 
 
 def _stream(
-    model: Transformer,
-    tokenizer: PairTokenizer,
+    model: Any,
+    tokenizer: Sides,
     lines: Iterator[str],
     options: Options,
     on_cut: CutNotice | None,
@@ -131,20 +131,33 @@ def _stream(
         yield from (texts(tokenizer, best) for best in found)
 
 
-def check_sizes(model: Transformer, tokenizer: PairTokenizer) -> None:
-    """Raises UserError if a side of the tokenizer has another vocabulary than the model."""
-    config = model.config
+def check_sizes(model: Any, tokenizer: Any) -> Sides:
+    """The tokenizer by its sides.
+
+    A published table may have more rows than its tokenizer has pieces, ours never has.
+
+    Raises:
+        UserError: the model does not translate, or a side has another vocabulary than the model.
+    """
+    if not hasattr(model, "encode") or not hasattr(model, "decode"):
+        raise UserError(
+            f"A {type(model).__name__} does not translate: it has no two halves, of which one "
+            "reads and one writes. What goes on with a text is `everyhead generate`."
+        )
+    sides, config = sides_of(tokenizer), model.config
     wanted = (config.source_vocab_size or config.vocab_size, config.vocab_size)
-    got = (tokenizer.source.vocab_size, tokenizer.target.vocab_size)
-    if got != wanted:
+    got = (sides.source.vocab_size, sides.target.vocab_size)
+    published = not isinstance(tokenizer, PairTokenizer)
+    if got != wanted and not (published and got[0] <= wanted[0] and got[1] <= wanted[1]):
         raise UserError(
             f"The tokenizer has {got[0]} source and {got[1]} target pieces and the model "
             f"{wanted[0]} and {wanted[1]}: they do not belong together."
         )
+    return sides
 
 
 def encoded(
-    tokenizer: PairTokenizer,
+    tokenizer: Sides,
     lines: Sequence[str],
     max_len: int,
     first: int = 1,
@@ -180,7 +193,7 @@ def batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
 
 
 def _searched(
-    model: Transformer, ids: list[list[int]], options: Options, places: list[int]
+    model: Any, ids: list[list[int]], options: Options, places: list[int]
 ) -> list[list[Hypothesis]]:
     config = model.config
     source, real = pad_rows([ids[i] for i in places], config.source_pad_id)
@@ -197,12 +210,12 @@ def _searched(
     )
 
 
-def device_of(model: Transformer) -> torch.device:
+def device_of(model: Any) -> torch.device:
     """Where the model's embeddings are."""
     return model.target_embed.weight.device
 
 
-def texts(tokenizer: PairTokenizer, hypotheses: list[Hypothesis]) -> list[Translation]:
+def texts(tokenizer: Sides, hypotheses: list[Hypothesis]) -> list[Translation]:
     """Each hypothesis as one line of text: a line break within it becomes a space."""
     plain = tokenizer.target.decode_batch([hypothesis.ids for hypothesis in hypotheses])
     one_line = [text.replace("\r", " ").replace("\n", " ") for text in plain]

@@ -4,11 +4,13 @@ Its config is translated in marian_config.py, its tensors in marian.py.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from everyhead.data.pair_tokenizer import PairTokenizer
+from everyhead.data.sentencepiece_tokenizer import SentencePiecePair
 from everyhead.models.transformer import Transformer
 from everyhead.weights import marian, marian_config
 from everyhead.weights.kind import Kind, Tidied
@@ -47,6 +49,12 @@ def _close_padding(model: Transformer) -> None:
     model.output_head.bias[model.config.pad_id] = float("-inf")
 
 
+def _tokenizer(folder: Path) -> PairTokenizer | SentencePiecePair:
+    """Ours, or that of a published translation model."""
+    kind = SentencePiecePair if SentencePiecePair.found_in(folder) else PairTokenizer
+    return kind.load(folder)
+
+
 def _remarks(model: Transformer) -> list[str]:
     reason = marian_config.why_not(model.config)
     if reason is not None:
@@ -78,7 +86,7 @@ KIND = Kind(
     why_not=marian_config.why_not,
     extra=_extra,
     generation=_generation,
-    companion=PairTokenizer.load,
+    companion=_tokenizer,
     finish=_close_padding,
     remarks=_remarks,
 )
