@@ -181,19 +181,13 @@ def deduplicated(data: Labelled) -> tuple[Labelled, dict[str, int]]:
     return data.pick(kept), counts | {"kept": len(kept)}
 
 
-def split_labelled(
-    data: Labelled, *, validation: float, test: float, where: object
-) -> LabelledSplits:
-    """Cut by a hash of each text, so that the cut stays when a file grows or is reordered.
-
-    Raises:
-        UserError: a set would be empty, or there is one label only.
-    """
+def split_labelled(data: Labelled, *, validation: float, test: float) -> LabelledSplits:
+    """Cut by a hash of each text, so that the cut stays when a file grows or is reordered."""
     parts: tuple[list[int], ...] = ([], [], [])
     for i, text in enumerate(data.texts):
         point = stable_fraction(key_of(text))
         parts[2 if point < test else 1 if point < test + validation else 0].append(i)
-    return checked(LabelledSplits(*map(data.pick, parts)), where)
+    return LabelledSplits(*map(data.pick, parts))
 
 
 def without(data: Labelled, others: Labelled) -> Labelled:

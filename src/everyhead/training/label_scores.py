@@ -28,8 +28,7 @@ def class_scores(
         "macro_f1": sum(by_class.values()) / len(by_class),
         "majority": list(wanted).count(commonest) / n,
         "texts": n,
-        "f1_by_class": by_class,
-    }
+    } | {f"f1 {name}": value for name, value in by_class.items()}
 
 
 def entity_scores(
@@ -51,8 +50,7 @@ def entity_scores(
         "precision": total[0] / total[1] if total[1] else 0.0,
         "recall": total[0] / total[2] if total[2] else 0.0,
         "entities": total[2],
-        "f1_by_type": {kind: f1(*counts[kind]) for kind in sorted(counts)},
-    }
+    } | {f"f1 {kind}": f1(*counts[kind]) for kind in sorted(counts)}
 
 
 def f1(right: int, found: int, wanted: int) -> float:

@@ -11,7 +11,11 @@ from everyhead.training.job import JobKind
 
 JOBS = {
     "translate": "everyhead.training.jobs.translate",
+    "pretrain-gpt2": "everyhead.training.jobs.pretrain_gpt2",
+    "tune": "everyhead.training.jobs.tune",
     "classify": "everyhead.training.jobs.classify",
+    "tag": "everyhead.training.jobs.tag",
+    "answer": "everyhead.training.jobs.answer",
     "image": "everyhead.training.jobs.image",
     "vqa": "everyhead.training.jobs.vqa",
     "clip": "everyhead.training.jobs.clip",

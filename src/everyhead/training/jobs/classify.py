@@ -23,9 +23,17 @@ from everyhead.data.labelled import (
 )
 from everyhead.data.labelled_corpora import CORPORA, load_labelled
 from everyhead.data.text_batches import TextBatch, TextRows
+from everyhead.data.text_tokenizer import TextTokenizer
 from everyhead.errors import UserError
 from everyhead.training.job import Job, JobKind, Prepared, Scores, Tools, loss_of
-from everyhead.training.jobs.text_recipe import ReadTrainRecipe, StartRecipe, paths, stream_of
+from everyhead.training.jobs.text_recipe import (
+    ReadTrainRecipe,
+    StartRecipe,
+    longest_of,
+    paths,
+    quietly,
+    stream_of,
+)
 from everyhead.training.label_scores import class_scores
 from everyhead.training.losses import class_loss
 from everyhead.training.objectives import TokenLoss
@@ -77,13 +85,13 @@ class PreparedTexts(Prepared):
         *,
         splits: LabelledSplits,
         report: dict[str, Any],
+        begun: Path | None = None,
     ) -> None:
         self.recipe, self.tools, self.splits, self.report = recipe, tools, splits, report
         every = {label for part in splits for label in part.labels}
         self.labels = tuple(sorted(every))
-        model, self.tokenizer = self._opened()
-        self.longest = min(recipe.model.max_len, model.config.max_len)
-        self.n_layers = model.config.body.n_layers
+        self.tokenizer = TextTokenizer.load(begun) if begun else self._opened()[1]
+        self.longest = longest_of(recipe.model, self.tokenizer)
         self.sets = {name: self._rows(part) for name, part in splits._asdict().items()}
 
     def _opened(self) -> tuple[Any, Any]:
@@ -106,14 +114,13 @@ class PreparedTexts(Prepared):
             *lines,
             f"Texts: {sizes}; {len(self.labels)} classes, the commonest "
             f"{self.report['majority']:.1%} of the test texts",
-            f"Model: {m.start} under a new head, {self.n_layers} layers, at most {self.longest} "
-            "tokens",
+            f"Model: {m.start} under a new head, at most {self.longest} tokens",
         ]
 
     def job(self, device: str) -> Job:
         train = self.recipe.train
         torch.manual_seed(train.seed)
-        model = self._opened()[0].to(device)
+        model = quietly(self._opened)[0].to(device)
         return Job(
             model=model,
             stream=stream_of(self.sets["train"], train),
@@ -185,19 +192,19 @@ def read_splits(data: DataRecipe) -> tuple[LabelledSplits, dict[str, Any]]:
 def _cut(kept: Labelled, given: list[Labelled], data: DataRecipe, where: str) -> LabelledSplits:
     shares = {"validation": data.validation_share, "test": data.test_share}
     if not given:
-        return split_labelled(kept, **shares, where=where)
+        return checked(split_labelled(kept, **shares), where)
     for held_out in given:
         kept = without(kept, held_out)
     if len(given) == 2:
         return checked(LabelledSplits(kept, *given), where)
-    cut = split_labelled(kept, validation=data.validation_share, test=1e-9, where=None)
+    cut = split_labelled(kept, validation=data.validation_share, test=0.0)
     return checked(LabelledSplits(cut.train, cut.validation, given[0]), where)
 
 
 def prepare(recipe: ClassifyRecipe, begun: Path | None, tools: Tools) -> PreparedTexts:
     """Raises UserError: the files, the sizes or the numbers are wrong."""
     splits, report = read_splits(recipe.data)
-    return PreparedTexts(recipe, tools, splits=splits, report=report)
+    return PreparedTexts(recipe, tools, splits=splits, report=report, begun=begun)
 
 
 KIND = JobKind(ClassifyRecipe, prepare, verb="predict", unit="texts")

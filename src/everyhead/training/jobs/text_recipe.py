@@ -1,5 +1,7 @@
 """What the recipes of reading jobs share: a published body, its texts, and how it is tuned."""
 
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -52,3 +54,16 @@ def _rule(plan: BatchPlan) -> tuple[Any, ...]:
 
 def paths(names: list[str]) -> list[Path]:
     return [Path(name) for name in names]
+
+
+def longest_of(model: StartRecipe, tokenizer: Any) -> int:
+    """Tokens of the longest text: the recipe's, or what the body takes where that is less."""
+    told = tokenizer.config.get("model_max_length")
+    return min(model.max_len, int(told)) if isinstance(told, int) else model.max_len
+
+
+def quietly(open_model: Callable[[], tuple[Any, Any]]) -> tuple[Any, Any]:
+    """Opened once more: what is to be said of it was said the first time."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return open_model()
