@@ -74,17 +74,16 @@ def _json(scores: dict[str, Any]) -> str:
 
 
 def _lines(scores: dict[str, Any]) -> str:
-    from everyhead.cli.progress import shown
+    from everyhead.cli.progress import named, shown
 
-    split = scores["split"]
+    split, *metrics = scores.items()
+    width = 2 + max(len(named(metric)) for metric, _ in metrics)
     lines = [
-        f"{key.replace('_', ' '):<18}{'not finite' if value is None else value}"
-        if not isinstance(value, float)
-        else shown(key, value)
-        for key, value in scores.items()
-        if key != "split"
+        f"{named(metric):<{width}}"
+        f"{shown(metric, value) if isinstance(value, int | float) else value or 'not finite'}"
+        for metric, value in metrics
     ]
-    return "\n".join([*lines, f"on {split}"])
+    return "\n".join([*lines, f"on {split[1]}"])
 
 
 def scored(

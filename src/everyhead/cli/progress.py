@@ -1,5 +1,6 @@
 """What training shows: a progress bar on a terminal, plain lines in a log."""
 
+import re
 import sys
 import time
 from collections import deque
@@ -16,15 +17,22 @@ RECENT = 50  # steps that the shown speed is the mean of
 # How a metric is written; others as a number of three digits after the point.
 NAMES = {"bleu": "BLEU", "chrf": "chrF", "f1": "F1", "bits_per_byte": "bits per byte"}
 FORMATS = {"perplexity": ".2f", "bleu": ".1f", "chrf": ".1f"}
-SHARES = ("accuracy", "f1", "exact_match")  # of 1, shown of 100
+# Metrics with such a word in their name are shares of 1, shown of 100.
+SHARES = re.compile(r"accuracy|\bf1|_f1|exact|majority|precision|recall|chance|only")
 
 
-def shown(name: str, value: float) -> str:
-    """A metric in words: "perplexity 7.31", "accuracy 91.2 %"."""
-    words = NAMES.get(name, name.replace("_", " "))
-    if name.startswith(SHARES):
-        return f"{words} {100 * value:.1f} %"
-    return f"{words} {value:{FORMATS.get(name, '.3f')}}"
+def named(metric: str) -> str:
+    """A metric's name for people."""
+    return NAMES.get(metric, metric.replace("_", " "))
+
+
+def shown(metric: str, value: float | int) -> str:
+    """Its value for people: "7.31", "91.2 %", "11,395"."""
+    if isinstance(value, int):
+        return f"{value:,}"
+    if SHARES.search(metric):
+        return f"{100 * value:.1f} %"
+    return f"{value:{FORMATS.get(metric, '.3f')}}"
 
 
 def duration(seconds: float) -> str:
@@ -97,7 +105,7 @@ class TrainingDisplay:
                 self.say(self._train_line(row))
             return
         parts = [
-            shown(name, value)
+            f"{named(name)} {shown(name, value)}"
             for name, value in row.items()
             if name not in ("step", "tokens") and isinstance(value, int | float)
         ]

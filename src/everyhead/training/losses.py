@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from everyhead.data.batching import Batch
+from everyhead.data.token_rows import PackedBatch
 from everyhead.training.objectives import TokenLoss, label_smoothed_loss
 
 Hidden = Callable[..., Tensor]
@@ -37,3 +38,18 @@ def class_loss(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> TokenL
         for epsilon in (smoothing, 0.0)
     )
     return TokenLoss(smoothed, nll.detach(), labels.shape[0])
+
+
+def next_token_loss(
+    model: Any, batch: PackedBatch, smoothing: float, hidden: Hidden | None = None
+) -> TokenLoss:
+    """The loss of every piece that follows from pieces of its own document."""
+    documents = {} if batch.documents is None else {"documents": batch.documents}
+    states = (hidden or model.real_hidden)(batch.ids, batch.mask, **documents)  # (N, C)
+    learnt = batch.learnt if batch.mask is None else batch.learnt[batch.mask]
+    learnt = learnt.flatten()  # (N,)
+    if not bool(learnt.all()):
+        states = states[learnt]
+    head = model.output_head
+    labels = batch.labels[batch.learnt]
+    return label_smoothed_loss(states, head.weight, head.bias, labels, smoothing=smoothing)
