@@ -43,7 +43,14 @@ class Predicting(NamedTuple):
 
 
 # job → module:name
-PREDICTING: dict[str, str] = {}
+PREDICTING: dict[str, str] = {
+    "classify": "everyhead.cli.predicting.texts:CLASSES",
+    "tag": "everyhead.cli.predicting.texts:ENTITIES",
+    "answer": "everyhead.cli.predicting.texts:ANSWERS",
+    "image": "everyhead.cli.predicting.pictures:CLASSES",
+    "clip": "everyhead.cli.predicting.pictures:TEXTS",
+    "vqa": "everyhead.cli.predicting.pictures:ANSWERS",
+}
 
 
 def predicting_of(job: str) -> Predicting | None:
