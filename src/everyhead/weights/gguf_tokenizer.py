@@ -8,7 +8,16 @@ of the models that they are called after.
 from collections.abc import Mapping
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
 
 from everyhead.data.sentencepiece_file import SPACE, Pieces, llama_tokenizer
 from everyhead.data.text_tokenizer import TextTokenizer
@@ -94,10 +103,15 @@ def _sentencepiece(values: Mapping[str, Any]) -> Tokenizer:
         charsmap=b"",
     )
     inner = llama_tokenizer(found, prefix_every_part=True)
-    if not values.get("tokenizer.ggml.add_space_prefix", True):
-        inner.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, "never", split=False)
-        steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
-        inner.decoder = decoders.Sequence(steps)
+    prefixed = values.get("tokenizer.ggml.add_space_prefix", True)
+    spaces = normalizers.Replace(" ", SPACE)
+    # One space more before each part, where Metaspace adds none to a part that begins with one.
+    steps = [normalizers.Prepend(SPACE), spaces] if prefixed else [spaces]
+    inner.normalizer, inner.pre_tokenizer = normalizers.Sequence(steps), None
+    if not prefixed:
+        inner.decoder = decoders.Sequence(
+            [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+        )
     return inner
 
 
