@@ -32,21 +32,26 @@ def nobody_looks_afterwards():
     assert not probe.active()
 
 
-def matrix_by_hand(layer: MultiHeadAttention, x, memory, seen):
-    """softmax(QKᵀ/√d) of one sentence x (T, C), head by head, in float64; seen bool (T, S)."""
-    q = x.double() @ layer.q_proj.weight.double().T + layer.q_proj.bias.double()  # (T, C)
-    k = memory.double() @ layer.k_proj.weight.double().T + layer.k_proj.bias.double()  # (S, C)
+def mapped(x, projection):
+    y = x.double() @ projection.weight.double().T
+    return y if projection.bias is None else y + projection.bias.double()
+
+
+def matrix_by_hand(layer: MultiHeadAttention, x, memory, seen, bias, scale: float):
+    """softmax(s·QKᵀ + B) of one sentence x (T, C), head by head, in float64; seen bool (T, S)."""
+    q, k = mapped(x, layer.q_proj), mapped(memory, layer.k_proj)  # (T, H·D), (S, H·D)
     heads = []
     for h in range(layer.n_heads):
         cut = slice(h * layer.d_head, (h + 1) * layer.d_head)
-        scores = q[:, cut] @ k[:, cut].T / layer.d_head**0.5  # (T, S)
+        scores = q[:, cut] @ k[:, cut].T * scale  # (T, S)
+        scores = scores if bias is None else scores + bias[0, h].double()
         powers = torch.where(seen, scores.exp(), 0.0)
         heads.append(powers / powers.sum(-1, keepdim=True))
     return torch.stack(heads)  # (H, T, S)
 
 
 def inputs_of(model: nn.Module, *sides):
-    """What reached each attention: place → (x, memory)."""
+    """What reached each attention: place → (x, memory, bias of the scores)."""
     seen, hooks = {}, []
     for name, module in model.named_modules():
         if isinstance(module, MultiHeadAttention):
@@ -56,6 +61,7 @@ def inputs_of(model: nn.Module, *sides):
                 seen[name.replace(".blocks.", ".")] = (
                     x.detach(),
                     (x if memory is None else memory).detach(),
+                    kwargs.get("bias"),
                 )
 
             hooks.append(module.register_forward_pre_hook(keep, with_kwargs=True))
@@ -74,12 +80,13 @@ def test_weights_are_the_softmax_rows_computed_by_hand(family: str):
     assert trace.places() == PLACES
     inputs = inputs_of(model, source, target)
     for name in PLACES:
-        x, memory = inputs[name]
+        x, memory, bias = inputs[name]
         layer = model.get_submodule(name.replace("coder.", "coder.blocks."))
         seen = torch.ones(x.shape[1], memory.shape[1], dtype=torch.bool)
         if name.startswith("decoder") and name.endswith("self_attn"):
             seen = seen.tril()
-        wanted = matrix_by_hand(layer, x[0], memory[0], seen)
+        scale = 1.0 if family == "t5" else layer.d_head**-0.5
+        wanted = matrix_by_hand(layer, x[0], memory[0], seen, bias, scale)
         found = trace[name].weights()
         torch.testing.assert_close(found[0].double(), wanted, rtol=0, atol=1e-6)
         torch.testing.assert_close(found.sum(-1), torch.ones(found.shape[:-1]))
@@ -209,7 +216,8 @@ def test_cached_greedy_steps_are_one_matrix_whose_rows_are_the_queries_that_wrot
         torch.testing.assert_close(trace[name].weights(), wanted, rtol=0, atol=1e-5)
     for rows in (slice(2, 4), torch.tensor([0, 3])):
         part = trace["decoder.1.cross_attn"].weights(rows=rows)
-        assert torch.equal(part, trace["decoder.1.cross_attn"].weights()[:, :, rows])
+        wanted = trace["decoder.1.cross_attn"].weights()[:, :, rows]
+        torch.testing.assert_close(part, wanted, rtol=0, atol=1e-6)
 
 
 def test_a_prepared_copy_is_recorded_like_the_model_it_was_made_from():

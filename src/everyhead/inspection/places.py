@@ -15,14 +15,7 @@ from torch import Tensor
 
 from everyhead.inspection.given import Bias
 from everyhead.inspection.relation import Relation, Step, relation_of
-from everyhead.inspection.steps import (
-    Call,
-    Piece,
-    StepsBias,
-    Taken,
-    joined_mask,
-    last_of,
-)
+from everyhead.inspection.steps import Call, Method, Piece, StepsBias, Taken, joined_mask, last_of
 from everyhead.layers import attention
 from everyhead.layers.attention import Parts
 from everyhead.layers.masks import Mask
@@ -44,8 +37,10 @@ class Place:
     name: `decoder.2.cross_attn`; path: the module's own; kind: "self" or "cross".
     """
 
-    def __init__(self, name: str, path: str = "", *, kind: str = "self") -> None:
-        self.name, self.path, self.kind = name, path or name, kind
+    def __init__(
+        self, name: str, path: str = "", *, kind: str = "self", method: Method = attention
+    ) -> None:
+        self.name, self.path, self.kind, self._method = name, path or name, kind, method
         self.last = Relation(Step.FRESH)
         self.gradient: Tensor | None = None
         self.turn = 0  # when it was called last
@@ -98,17 +93,17 @@ class Place:
         """The softmax rows asked for, (B, h, t, S), computed now; raises as `parts` does."""
         parts, mask, bias = self._seen()
         if bias is None:
-            return attention.weights(parts, mask, heads, rows)
+            return self._method.weights(parts, mask, heads, rows)
         i = torch.arange(parts.q.shape[2], device=parts.q.device)
         i = i if rows is None else i[rows]
         parts = attention.filled(parts, mask)._replace(bias=bias.rows(i))
         taken = None if mask is None else Mask((Taken(mask, i, parts.q.shape[2]),))
-        return attention.weights(parts._replace(q=parts.q[:, :, i]), taken, heads)
+        return self._method.weights(parts._replace(q=parts.q[:, :, i]), taken, heads)
 
     def output(self, rows: slice | Tensor | None = None) -> Tensor:
         """What the matrix takes from the values, (B, H, t, D); raises as `parts` does."""
         view = self._seen()
-        return attention.mix(self.weights(rows=rows), view.parts, view.mask)
+        return self._method.mix(self.weights(rows=rows), view.parts, view.mask)
 
     def _seen(self) -> View:
         if self._cropped:

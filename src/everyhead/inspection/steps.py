@@ -5,14 +5,28 @@ outside are 0. Each call keeps its own mask and bias, so a row is what it was wh
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from everyhead.inspection.given import Bias
 from everyhead.layers import masks
+from everyhead.layers.attention import Parts
 from everyhead.layers.masks import Mask
+
+
+class Method(Protocol):
+    """How parts become a matrix: a module of a kind of its own, or layers/attention.py itself."""
+
+    def weights(
+        self,
+        parts: Parts,
+        mask: Mask | None,
+        heads: list[int] | slice | None = None,
+        rows: slice | Tensor | None = None,
+    ) -> Tensor: ...
+    def mix(self, weights: Tensor, parts: Parts, mask: Mask | None = None) -> Tensor: ...
 
 
 class Call(NamedTuple):

@@ -25,7 +25,8 @@ from everyhead.inspection.places import Place
 from everyhead.inspection.recorder import Recorder
 from everyhead.inspection.states import Streams, only_here
 from everyhead.inspection.tokens import Tokens, followed
-from everyhead.layers import probe
+from everyhead.layers import attention, probe
+from everyhead.layers.multi_head import MultiHeadAttention
 
 
 class Trace:
@@ -37,7 +38,7 @@ class Trace:
         self._hidden = names.hidden(model, spots)
         if not spots:
             raise UserError(names.nothing_to_see(model, self._hidden))
-        self._places = {spot.name: Place(spot.name, spot.path, kind=spot.kind) for spot in spots}
+        self._places = {spot.name: _place(spot) for spot in spots}
         self._paths = {path: spot.name for spot in spots for path in names.paths(model, spot)}
         self._tokens = Tokens(model)
         by_module: dict[nn.Module, list[Place]] = {spot.module: [] for spot in spots}
@@ -169,6 +170,12 @@ class Trace:
             f"<tr><td>{place._repr_html_()}</td></tr>" for place in self._places.values()
         )
         return f"<table><caption>{escape(repr(self))}</caption>{rows}</table>"
+
+
+def _place(spot: names.Spot) -> Place:
+    """A place whose matrix is its module's own, where the module has one."""
+    own = spot.module if isinstance(spot.module, MultiHeadAttention) else attention
+    return Place(spot.name, spot.path, kind=spot.kind, method=own)
 
 
 @contextmanager

@@ -17,8 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from everyhead.layers.blocked import LONG, attend_blocks
 from everyhead.layers.dropout import dropout
-from everyhead.layers.masks import Mask, fits
+from everyhead.layers.masks import Mask
+from everyhead.layers.rules import fits
 
 # Below this many scores a head, plain products beat the fused kernel on a processor
 # (docs/decisions.md, "Short attention").
@@ -70,6 +72,9 @@ def attend(parts: Parts, mask: Mask | None, dropout_p: float = 0.0) -> Tensor:
     """The fast result (B, H, T, Dv); `dropout_p` drops weights, zero outside training."""
     if parts.cap is not None or parts.sinks is not None:
         return _attend_plain(parts, mask, dropout_p)
+    if mask is not None and _is_long(parts, mask):
+        q, k, v, scale, bias = filled(parts, mask)[:5]
+        return attend_blocks(q, k, v, mask, scale=scale, bias=bias, dropout_p=dropout_p)
     parts = filled(grouped(parts), mask)
     q, k = parts.q, parts.k
     if q.device.type == "cpu" and q.shape[-2] * k.shape[-2] <= SHORT:
@@ -165,6 +170,14 @@ def filled(parts: Parts, mask: Mask | None) -> Parts:
     fits("key mask", tuple(real.shape[1:]), (parts.k.shape[2],))
     hidden = ~real[:, None, :, None]  # (B, 1, S, 1)
     return parts._replace(k=parts.k.masked_fill(hidden, 0), v=parts.v.masked_fill(hidden, 0))
+
+
+def _is_long(parts: Parts, mask: Mask) -> bool:
+    """Would the mask's matrix be large, where no flag of the fused kernel says the same?"""
+    n_queries, n_keys = parts.q.shape[2], parts.k.shape[2]
+    if n_queries * n_keys < LONG or n_queries == 1 or mask.only_keys:
+        return False
+    return not (mask.only_causal and parts.bias is None and n_queries == n_keys)
 
 
 def _attend_plain(parts: Parts, mask: Mask | None, dropout_p: float) -> Tensor:

@@ -12,117 +12,23 @@ before the softmax, so a query that may see nothing gets zeros, not NaN and not 
 """
 
 from html import escape
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-
-class Rule(Protocol):
-    """One condition on query position i and key position j."""
-
-    def visible(self, i: Tensor, j: Tensor, offset: int) -> Tensor:
-        """i (t, 1) rows and j (1, S) keys → bool, broadcastable to (B, H, t, S)."""
-        ...
-
-
-class Causal(NamedTuple):
-    """j ≤ i + offset: nothing after the query itself."""
-
-    offset: int | None = None
-
-    def visible(self, i: Tensor, j: Tensor, offset: int) -> Tensor:
-        return j <= i + (offset if self.offset is None else self.offset)  # (t, S)
-
-
-class Keys(NamedTuple):
-    """Key j is a real token. `zeroed`: what is hidden is known to be finite already (no fill)."""
-
-    real: Tensor  # (B, S)
-    zeroed: bool = False
-
-    def visible(self, i: Tensor, j: Tensor, offset: int) -> Tensor:
-        fits("key mask", tuple(self.real.shape[1:]), (j.shape[1],))
-        return self.real[:, None, None, :]  # (B, 1, 1, S)
-
-
-class Window(NamedTuple):
-    """−left ≤ j − (i + offset) ≤ right."""
-
-    left: int
-    right: int
-    offset: int | None = None
-
-    def visible(self, i: Tensor, j: Tensor, offset: int) -> Tensor:
-        distance = j - i - (offset if self.offset is None else self.offset)  # (t, S)
-        return (distance >= -self.left) & (distance <= self.right)
-
-
-class Globals(NamedTuple):
-    """The query or the key is a global token; one row of marks serves both (self-attention)."""
-
-    marked: Tensor  # (B, S)
-    offset: int | None = None
-
-    def visible(self, i: Tensor, j: Tensor, offset: int) -> Tensor:
-        offset = offset if self.offset is None else self.offset
-        queries = self.marked[:, None, (i[:, 0] + offset)][..., None]  # (B, 1, t, 1)
-        return queries | self.marked[:, None, None, :]  # (B, 1, t, S)
-
-
-class Documents(NamedTuple):
-    """Query and key belong to the same document of a packed block."""
-
-    queries: Tensor  # (B, T)
-    keys: Tensor  # (B, S)
-
-    def visible(self, i: Tensor, j: Tensor, offset: int) -> Tensor:
-        return self.queries[:, None, i[:, 0], None] == self.keys[:, None, None, :]  # (B, 1, t, S)
-
-
-class Dense(NamedTuple):
-    """Any matrix of the caller's: (T, S), or (B, 1, T, S), or (B, H, T, S)."""
-
-    matrix: Tensor
-
-    def visible(self, i: Tensor, j: Tensor, offset: int) -> Tensor:
-        fits("dense mask", tuple(self.matrix.shape[-2:]), (j.shape[1] - offset, j.shape[1]))
-        return self.matrix[..., i[:, 0], :]  # (…, t, S)
-
-
-class AnyOf(NamedTuple):
-    """At least one of the rules holds: "in the window or global" is one rule."""
-
-    rules: tuple[Rule, ...]
-
-    def visible(self, i: Tensor, j: Tensor, offset: int) -> Tensor:
-        seen = self.rules[0].visible(i, j, offset)
-        for rule in self.rules[1:]:
-            seen = seen | rule.visible(i, j, offset)
-        return seen
-
-
-class Prefix(NamedTuple):
-    """The first n keys are seen by all; behind them every one of `rules` must hold."""
-
-    n: int
-    rules: tuple[Rule, ...]
-
-    def visible(self, i: Tensor, j: Tensor, offset: int) -> Tensor:
-        seen = self.rules[0].visible(i, j, offset)
-        for rule in self.rules[1:]:
-            seen = seen & rule.visible(i, j, offset)
-        return seen | (j < self.n)
-
-
-def fits(name: str, got: tuple[int, ...], wanted: tuple[int, ...]) -> None:
-    """Broadcasting would hide a mask laid along the wrong axis.
-
-    Raises:
-        ValueError: got is not wanted.
-    """
-    if got != wanted:
-        raise ValueError(f"the {name} is made for {got} and the attention has {wanted}")
+from everyhead.layers.rules import (
+    AnyOf,
+    Causal,
+    Dense,
+    Documents,
+    Globals,
+    Keys,
+    Prefix,
+    Rule,
+    Window,
+    check_sizes,
+)
 
 
 class Mask(NamedTuple):
@@ -183,6 +89,7 @@ class Mask(NamedTuple):
         j = torch.arange(n_keys, device=device)[None, :]  # (1, S)
         seen = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device)
         for rule in self.rules:
+            check_sizes(rule, n_queries, n_keys)
             seen = seen & rule.visible(i, j, n_keys - n_queries)
         return seen  # (B|1, H|1, t|1, S|1)
 

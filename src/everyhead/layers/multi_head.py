@@ -10,8 +10,8 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from everyhead.layers import probe
-from everyhead.layers.attention import Parts, attend, folded
+from everyhead.layers import attention, probe
+from everyhead.layers.attention import Parts, folded
 from everyhead.layers.cache import KeyValueCache
 from everyhead.layers.linear import Linear, linear, stacked
 from everyhead.layers.masks import Mask
@@ -83,15 +83,38 @@ class MultiHeadAttention(nn.Module):
             if cache is not None:
                 k, v = cache.append(parts.k, parts.v)
                 parts = parts._replace(k=k, v=v)
+        mask = self.visible(mask)
         parts = folded(parts if bias is None else parts._replace(bias=bias))
         if cache is not None and not (cache.fixed and probe.active()) and cache.bias is not None:
             parts, mask = parts._replace(bias=cache.bias), None  # made once, not in every layer
         dropout = self.dropout if self.training else 0.0
         if probe.active():
-            out = probe.attention(self, parts, mask, partial(attend, dropout_p=dropout))
+            out = probe.attention(self, parts, mask, partial(self.attend, dropout_p=dropout))
         else:
-            out = attend(parts, mask, dropout)  # (B, H, T, D)
+            out = self.attend(parts, mask, dropout)  # (B, H, T, D)
         return self.o_proj(self._join(out, x, packing))
+
+    def visible(self, mask: Mask | None) -> Mask | None:
+        """Who may look where: the mask, and what a variant adds to it."""
+        return mask
+
+    def attend(self, parts: Parts, mask: Mask | None, dropout_p: float = 0.0) -> Tensor:
+        """The fast result (B, H, T, D); a variant overrides it, `weights` and maybe `mix`."""
+        return attention.attend(parts, mask, dropout_p)
+
+    def weights(
+        self,
+        parts: Parts,
+        mask: Mask | None,
+        heads: list[int] | slice | None = None,
+        rows: slice | Tensor | None = None,
+    ) -> Tensor:
+        """The matrix that `attend` stands for, (B, h, t, S): layers/attention.py."""
+        return attention.weights(parts, mask, heads, rows)
+
+    def mix(self, weights: Tensor, parts: Parts, mask: Mask | None = None) -> Tensor:
+        """What a matrix (B, H, t, S) takes from the values, (B, H, t, D)."""
+        return attention.mix(weights, parts, mask)
 
     def project(
         self,

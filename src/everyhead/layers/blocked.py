@@ -1,0 +1,133 @@
+"""Exact attention in O(n) memory: some queries at a time, each with the keys it can reach.
+
+    rows [i₀, i₁):  softmax(s·q K[J]ᵀ + B) V[J]        J = the keys that the rules let them see
+
+The numbers are those of attention whole (Rabe & Staats 2021, 2112.05682; Dao et al. 2022,
+2205.14135): a query's softmax is never cut. Under a window J is short and time is O(n·w) too.
+Global tokens and a prefix are seen from anywhere: they join J; the rows of global tokens, which see
+everything, are computed apart.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from everyhead.layers.masks import Mask
+from everyhead.layers.rules import far_keys, far_queries, span_of
+
+ROWS = 256  # queries of a block
+LONG = 1 << 20  # scores of a head from which a mask is not made whole
+
+
+class Reach(NamedTuple):
+    """Queries start … stop − 1 and the keys they can see: a range, or sorted numbers."""
+
+    start: int
+    stop: int
+    keys: slice | Tensor
+
+
+def attend_blocks(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Mask,
+    *,
+    scale: float,
+    bias: Tensor | None = None,
+    dropout_p: float = 0.0,
+) -> Tensor:
+    """q (B, H, T, D), k and v (B, K, S, D), where K divides H → (B, H, T, Dv)."""
+
+    def rows(index: slice | Tensor, keys: slice | Tensor) -> Tensor:
+        part = None if bias is None else _columns(_columns(bias, index, -2), keys, -1)
+        seen = _seen(mask, q, k, index, keys)
+        taken = _columns(q, index, 2), _columns(k, keys, 2), _columns(v, keys, 2)
+        return _attend(*taken, seen, part, scale, dropout_p)
+
+    out = None
+    if not torch.is_grad_enabled():
+        out = q.new_empty(*q.shape[:3], v.shape[-1])
+    blocks = []
+    for start, stop, keys in reaches(mask, q.shape[2], k.shape[2], q.device):
+        block = rows(slice(start, stop), keys)
+        if out is None:
+            blocks.append(block)
+        else:
+            out[:, :, start:stop] = block
+    out = torch.cat(blocks, 2) if out is None else out
+    everywhere = _far_rows(mask, q.shape[2], k.shape[2])
+    for some in everywhere.split(ROWS) if everywhere.numel() else ():
+        out = out.index_copy(2, some, rows(some, slice(None)))
+    return out
+
+
+def reaches(mask: Mask, n_queries: int, n_keys: int, device: torch.device) -> Iterator[Reach]:
+    """The blocks of queries, and what each can see."""
+    offset = n_keys - n_queries
+    for start in range(0, n_queries, ROWS):
+        stop, first, last = min(start + ROWS, n_queries), 0, n_keys
+        for rule in mask.rules:
+            near = span_of(rule, start, stop, n_keys, offset)
+            first, last = max(first, near[0]), min(last, near[1])
+        keys: slice | Tensor = slice(first, max(first, last))
+        far = [found for rule in mask.rules if (found := far_keys(rule, device)) is not None]
+        if far:
+            numbers = torch.cat(far).unique()
+            before, after = numbers[numbers < first], numbers[numbers >= last]
+            keys = torch.cat([before, torch.arange(first, max(first, last), device=device), after])
+        yield Reach(start, stop, keys)
+
+
+def _far_rows(mask: Mask, n_queries: int, n_keys: int) -> Tensor:
+    found = [far_queries(rule, n_queries, n_keys - n_queries) for rule in mask.rules]
+    some = [rows for rows in found if rows is not None]
+    return torch.cat(some).unique() if some else torch.empty(0, dtype=torch.long)
+
+
+def _seen(mask: Mask, q: Tensor, k: Tensor, index: slice | Tensor, keys: slice | Tensor) -> Tensor:
+    """bool (B|1, H|1, t, s)."""
+    i = torch.arange(q.shape[2], device=q.device)[index][:, None]  # (t, 1)
+    j = torch.arange(k.shape[2], device=q.device)[keys][None]  # (1, s)
+    seen = torch.ones(1, 1, i.shape[0], j.shape[1], dtype=torch.bool, device=q.device)
+    for rule in mask.rules:
+        seen = seen & rule.visible(i, j, k.shape[2] - q.shape[2])
+    return seen
+
+
+def _attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    seen: Tensor,
+    bias: Tensor | None,
+    scale: float,
+    dropout_p: float,
+) -> Tensor:
+    if k.shape[2] == 0:  # nothing can be seen: zeros, which keep the graph whole
+        return q.new_zeros(*q.shape[:3], v.shape[-1]) + 0 * q.sum()
+    repeats = q.shape[1] // k.shape[1]
+    if repeats > 1:
+        k, v = k.repeat_interleave(repeats, 1), v.repeat_interleave(repeats, 1)
+    alive = seen.any(-1, keepdim=True)
+    some = not bool(alive.all())
+    hidden = torch.zeros(seen.shape, dtype=q.dtype, device=q.device)
+    hidden.masked_fill_(~(seen | ~alive) if some else ~seen, float("-inf"))
+    if bias is not None:
+        hidden = hidden + bias.to(q.dtype)
+    out = F.scaled_dot_product_attention(
+        q, k, v, attn_mask=hidden, dropout_p=dropout_p, scale=scale
+    )
+    return out * alive.to(q.dtype) if some else out
+
+
+def _columns(x: Tensor, index: slice | Tensor, dim: int) -> Tensor:
+    """The asked-for entries of an axis, which may be 1 for all."""
+    if x.shape[dim] == 1 and dim < 0:
+        return x
+    if isinstance(index, Tensor):
+        return x.index_select(dim, index)
+    return x[(slice(None),) * (dim % x.dim()) + (index,)]
