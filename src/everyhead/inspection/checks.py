@@ -21,6 +21,7 @@ from everyhead.inspection.check_families import is_hugging_face
 from everyhead.inspection.check_hugging_face import HuggingFaceSubject
 from everyhead.inspection.check_own import EncoderDecoderSubject, Tools
 from everyhead.inspection.check_pictures import subject_of_pictures
+from everyhead.inspection.check_readers import subject_of_reader
 from everyhead.inspection.subjects import Case, NotApplicable, Subject
 from everyhead.inspection.verdicts import Failure, Finding
 
@@ -156,6 +157,8 @@ def subject_of(model: Any, tokenizer: Any = None, tools: Tools | None = None) ->
         return HuggingFaceSubject(model, tokenizer)
     if (looking := subject_of_pictures(model, tokenizer, tools)) is not None:
         return looking
+    if (reading := subject_of_reader(model, tokenizer, tools)) is not None:
+        return reading
     if all(hasattr(model, name) for name in ("encode", "decode", "head", "cache", "config")):
         return EncoderDecoderSubject(model, tokenizer, tools=tools)
     raise UserError(

@@ -59,6 +59,15 @@ class BodyConfig(BaseModel):
         family = info.data.get("family")
         return body if family is None else BODIES[family][1].model_validate(body)
 
+    @model_validator(mode="after")
+    def _bare(self) -> "BodyConfig":
+        """Heads of the body's own go; the pooler stays where it is read."""
+        if isinstance(self.body, BertConfig):
+            reads = getattr(self, "pooling", "none") in ("pooler", None)
+            heads = {"gap_head": False, "next_sentence_head": False, "pooler": reads}
+            object.__setattr__(self, "body", self.body.model_copy(update=heads))
+        return self
+
     @property
     def vocab_size(self) -> int:
         return int(self.body.vocab_size)  # type: ignore[attr-defined]
