@@ -66,8 +66,8 @@ class Lens:
         head = getattr(self.model, "head", None)
         if head is None:
             raise LookupError(f"{type(self.model).__name__} has no head")
-        norm = getattr(stack, "norm", None)
-        return lambda x: head(x if norm is None else norm(x))
+        norm, scale = getattr(stack, "norm", None), getattr(self.model, "output_scale", 1.0)
+        return lambda x: head((x if norm is None else norm(x)) * scale)
 
     def _foreign(self) -> Read:
         model = cast(Any, self.model)

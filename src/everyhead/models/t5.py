@@ -159,7 +159,7 @@ class T5(EncoderDecoder):
         packing: Packing | None,
         cache: DecoderCache | None = None,
     ) -> Tensor:
-        """The decoder's stack, (B, T, C) or packed (N, C)."""
+        """The decoder's stack, and the division by √C: (B, T, C) or packed (N, C)."""
         n, before = target.shape[1], 0 if cache is None else cache.length
         bias: Tensor | None = self.decoder_bias(n, before + n)
         if cache is not None:
@@ -170,12 +170,12 @@ class T5(EncoderDecoder):
             mask = mask & masks.keys(target_mask, zeroed=True)
         x = self._embed(target, target_mask, packing)
         x = self.decoder(x, mask, memory, packing=packing, cache=cache, bias=bias)
-        return self.stream_dropout(x)
+        return self.stream_dropout(x) * self.output_scale
 
-    def head(self, hidden: Tensor) -> Tensor:
-        """(…, C) → logits (…, V)."""
-        scale = self.config.d_model**-0.5
-        return self.output_head(hidden * scale if self.config.tie_output else hidden)
+    @property
+    def output_scale(self) -> float:
+        """What the last states are multiplied by before the head: 1 / √C with a tied table."""
+        return self.config.d_model**-0.5 if self.config.tie_output else 1.0
 
     def _embed(self, ids: Tensor, real: Tensor | None, packing: Packing | None) -> Tensor:
         """E[ids] → (B, T, C), or (N, C) packed; hidden rows are zero.
