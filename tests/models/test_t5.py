@@ -7,10 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from everyhead.data.batching import Batch
 from everyhead.layers.inference import StepBlock
 from everyhead.layers.relative_bias import RelativeBias, buckets
 from everyhead.models.prepare import prepare
 from everyhead.models.t5 import PRESETS, T5, T5Config
+from everyhead.training.losses import batch_loss
 from everyhead.weights.t5 import config as config_of
 from everyhead.weights.t5 import slots
 from tests.laws.families import padded
@@ -28,6 +30,7 @@ SMALL = {
     "num_heads": 4,
     "relative_attention_num_buckets": 12,
     "relative_attention_max_distance": 20,
+    "decoder_start_token_id": 0,
 }
 # One of each published size's shape and start, a layer a half.
 PUBLISHED = {
@@ -252,3 +255,21 @@ def test_the_start_is_that_of_their_code() -> None:
     }
     for weight, std in wanted.items():
         assert float(weight.detach().std()) == pytest.approx(std, rel=0.1)
+
+
+@pytest.mark.parametrize("kind", ["v1.0", "v1.1"])
+@torch.no_grad()
+def test_the_loss_of_training_is_theirs(kind: str) -> None:
+    """It takes the head's table and the states before it, never the logits as a whole."""
+    ours, theirs = small(kind)
+    source, target, source_mask, target_mask = batch("right")
+    start = torch.cat([torch.zeros_like(target[:, :1]), target[:, :-1]], 1)
+    found = batch_loss(
+        ours, Batch(source, source_mask, start, target, target_mask, int(target_mask.sum()), 4), 0.0
+    )
+    wanted = theirs(
+        input_ids=source,
+        attention_mask=source_mask.long(),
+        labels=target.masked_fill(~target_mask, -100),
+    ).loss
+    assert float(found.nll) / found.n_tokens == pytest.approx(float(wanted), rel=1e-5)
