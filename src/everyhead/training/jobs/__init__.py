@@ -12,6 +12,7 @@ from everyhead.training.job import JobKind
 JOBS = {
     "translate": "everyhead.training.jobs.translate",
     "pretrain-gpt2": "everyhead.training.jobs.pretrain_gpt2",
+    "pretrain-bert": "everyhead.training.jobs.pretrain_bert",
     "tune": "everyhead.training.jobs.tune",
     "classify": "everyhead.training.jobs.classify",
     "tag": "everyhead.training.jobs.tag",

@@ -15,6 +15,7 @@ from everyhead.data.documents import (
     read_documents,
     split_documents,
 )
+from everyhead.data.text_tokenizer import TextTokenizer
 from everyhead.errors import UserError
 from everyhead.models import MODELS
 from everyhead.training.complaints import nearest, sentence
@@ -133,3 +134,12 @@ def sizes_text(report: dict[str, Any]) -> list[str]:
         for name, (n, size) in report["documents_and_bytes"].items()
     )
     return [*lines, "Text: " + ", ".join(parts)]
+
+
+def learnt(recipe: PieceRecipe, splits: TextSplits) -> TextTokenizer:
+    """A tokenizer of the training documents' lines."""
+    lines = (line for document in splits.train for line in document.text.splitlines(keepends=True))
+    kept = recipe.lowercase if recipe.kind == "wordpiece" else True
+    return TextTokenizer.train(
+        lines, kind=recipe.kind, vocab_size=recipe.vocab_size, lowercase=kept
+    )

@@ -27,6 +27,7 @@ from everyhead.training.jobs.language_recipe import (
     PieceRecipe,
     TextEvaluateRecipe,
     TextRecipe,
+    learnt,
     read_texts,
     sizes_text,
 )
@@ -180,15 +181,6 @@ def prepare(recipe: LanguageRecipe, begun: Path | None, tools: Tools) -> Prepare
     made = PreparedGPT2(recipe, tools, splits=splits, report=report, tokenizer=tokenizer)
     _ = made.config  # what does not fit is told before anything is written
     return made
-
-
-def learnt(recipe: PieceRecipe, splits: TextSplits) -> TextTokenizer:
-    """A tokenizer of the training documents' lines."""
-    lines = (line for document in splits.train for line in document.text.splitlines(keepends=True))
-    kept = recipe.lowercase if recipe.kind == "wordpiece" else True
-    return TextTokenizer.train(
-        lines, kind=recipe.kind, vocab_size=recipe.vocab_size, lowercase=kept
-    )
 
 
 KIND = JobKind(LanguageRecipe, prepare, verb="generate", unit="tokens")
