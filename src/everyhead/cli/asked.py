@@ -130,9 +130,20 @@ def open_session(
     from everyhead.cli.opened import choose_device, choose_threads, open_run
 
     if is_ours(place):
+        opened = open_run(Path(place), device=device, threads=threads)
+        if hasattr(getattr(opened.model, "config", None), "image_size"):
+            from everyhead.explorer.own_pictures import OwnPictureReader
+
+            return OwnPictureReader(opened.model, opened.tokenizer, image, name=place)
         if image is not None:
             raise UserError(f"{place} reads text and looks at no picture: leave --image out.")
-        return session_of_run(open_run(Path(place), device=device, threads=threads), place, beam)
+        if not hasattr(opened.model, "encode"):
+            from everyhead.explorer.own_texts import OwnTextReader
+
+            if beam is not None:
+                raise UserError("--beam is for translators of everyhead's; leave it out here.")
+            return OwnTextReader(opened.model, opened.tokenizer, name=place)
+        return session_of_run(opened, place, beam)
     from everyhead.explorer.readers import reader
     from everyhead.weights.foreign import open_foreign
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from everyhead.cli.look_over import over_picture
 from everyhead.errors import UserError
 
 if TYPE_CHECKING:
@@ -143,6 +144,8 @@ def scene_figure(scene: "Scene", *, layer: int | None, head: int | None) -> "Fig
     group = chosen_group(scene)
     layers = _chosen("layer", layer, len(group.layers))
     heads = _chosen("head", head, group.layers[0].n_heads)
+    if group.picture is not None:
+        return over_picture(group, layers, heads, title=scene.title)
     crossing = group.kind == "cross"
     axes = {"query_name": "written", "key_name": "read"} if crossing else {}
     texts: Any = {"queries": group.rows, "keys": group.columns, "heads": heads, **axes}

@@ -64,8 +64,8 @@ def open_picture(path: Path | str) -> "Image":
                 turned = ImageOps.exif_transpose(picture)
     except (OSError, ValueError, SyntaxError, MemoryError, module.DecompressionBombError) as error:
         raise UserError(
-            f"{path} cannot be read as a picture ({_reason(error)}); give a whole "
-            "PNG, JPEG, WebP, BMP or GIF file."
+            f"{path} is no picture that can be opened: {_reason(error)}. Give a whole PNG, JPEG, "
+            "WebP, BMP or GIF file."
         ) from error
     return picture if turned is None else turned
 
@@ -80,7 +80,11 @@ def _check_size(path: Path, width: int, height: int) -> None:
 
 def _reason(error: BaseException) -> str:
     words = " ".join(str(error).split())
-    return "unknown format" if "cannot identify" in words else words or type(error).__name__
+    return (
+        "unknown format"
+        if "cannot identify" in words
+        else words.rstrip(".") or type(error).__name__
+    )
 
 
 def as_array(picture: "Image", channels: int = 3) -> Bytes:

@@ -182,12 +182,20 @@ def _table(
         "special": _pair(group.special),
         "segments": _pair(group.segments),
         "grid": group.grid,
+        "picture": _picture(group),
         "numbers": group.numbers,
         "names": group.names,
         "masks": masks,
         "layers": layers,
         "thumbs": {"blob": blobs.add(b"".join(t.tobytes() for t in thumbs)), "side": THUMB},
     }
+
+
+def _picture(group: Group) -> dict[str, Any] | None:
+    if group.picture is None:
+        return None
+    picture = group.picture
+    return {"source": picture.url(), "first": picture.first, "query": picture.query}
 
 
 def _pair(marks: tuple[list[Any], list[Any]] | None) -> dict[str, list[int]] | None:

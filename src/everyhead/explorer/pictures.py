@@ -4,17 +4,24 @@ Rows and columns of an image's attention are its patches, named by row and colum
 before them (a class token) is named [CLS].
 """
 
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from everyhead.data.images import pillow, read_picture
 from everyhead.errors import UserError
-from everyhead.explorer.scene import Scene
+from everyhead.explorer.scene import Picture, Scene
 from everyhead.explorer.sessions import Asked, Half, NextWords, check_text, scene_of_halves
 from everyhead.explorer.spans import pieces_of
 from everyhead.inspection.trace import record
 from everyhead.weights.foreign import Foreign
+
+PATCH = re.compile(r"\d+,\d+")
 
 
 class PictureReader:
@@ -50,7 +57,9 @@ class PictureReader:
             n = trace.stack(name)[0].shape[2]
             patches = patch_names(self.model.config, n)
             halves[name] = Half(patches, [text == "[CLS]" for text in patches])
-        return scene_of_halves(trace, halves, title=texts[0], texts=texts, model=self.name)
+        scene = scene_of_halves(trace, halves, title=texts[0], texts=texts, model=self.name)
+        colours = colours_of(self.foreign.images, self.pixels)
+        return with_picture(scene, {name: colours for name in halves if name != "text"})
 
     def next_words(self, asked: Asked) -> NextWords | None:
         """Nothing is written."""
@@ -63,21 +72,42 @@ def pixels_of(foreign: Foreign, image: Path) -> torch.Tensor:
     Raises:
         UserError: no such file, no picture, or nothing that prepares it.
     """
-    try:
-        from PIL import Image
-    except ModuleNotFoundError as error:
-        raise UserError("Looking at pictures needs pillow: pip install pillow.") from error
     if foreign.images is None:
         raise UserError(
             f"{foreign.name} has no preprocessor_config.json, which says how pictures are "
             "prepared: put it into the folder."
         )
-    try:
-        picture = Image.open(image).convert("RGB")
-    except (OSError, ValueError, Image.DecompressionBombError) as error:
-        raise UserError(f"{image} is no picture that can be opened: {error}.") from error
+    picture = pillow().fromarray(read_picture(image))
     device = next(foreign.model.parameters()).device
     return foreign.images(picture, return_tensors="pt")["pixel_values"].to(device)
+
+
+def colours_of(images: Any, pixels: torch.Tensor) -> NDArray[np.float64]:
+    """(height, width, 3), 0 … 1, of what transformers' processor made (1, 3, height, width)."""
+    x = pixels[0].double().cpu().permute(1, 2, 0).numpy()
+    mean, std = (getattr(images, name, None) for name in ("image_mean", "image_std"))
+    if getattr(images, "do_normalize", False) and mean is not None and std is not None:
+        x = x * np.asarray(std) + np.asarray(mean)
+    scaled = getattr(images, "do_rescale", True)
+    return np.broadcast_to(x if scaled else x / 255, (*x.shape[:2], 3)).clip(0, 1)
+
+
+def with_picture(scene: Scene, colours: dict[str, NDArray[np.float64]]) -> Scene:
+    """The scene with the picture that the patches of these halves were cut from.
+
+    The patches are the tokens that are named by row and column.
+    """
+    groups = []
+    for group in scene.groups:
+        places = [i for i, name in enumerate(group.rows) if PATCH.fullmatch(name)]
+        if group.name in colours and places:
+            rows, columns = (int(part) + 1 for part in group.rows[places[-1]].split(","))
+            first, last = places[0], places[-1]
+            query = 0 if first else len(group.rows) - 1 if last + 1 < len(group.rows) else first
+            picture = Picture(colours[group.name], (rows, columns), first, query)
+            group = replace(group, grid=(rows, columns), picture=picture)
+        groups.append(group)
+    return replace(scene, groups=groups)
 
 
 def patch_names(config: Any, n: int) -> list[str]:

@@ -6,6 +6,8 @@ A scene is made from plain arrays here (`scene_of`), or from a recorded pass (ex
 Nothing is computed before it is asked for: a layer gives one head's matrix at a time.
 """
 
+import base64
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
@@ -29,6 +31,27 @@ class HeadParts(NamedTuple):
     v: Floats
     scale: float
     bias: Floats | None = None
+
+
+class Picture(NamedTuple):
+    """What patches were cut from: colours (height, width, 3), 0 … 1, and where they stand.
+
+    grid: rows and columns of patches; first: the token that is the first of them; query: the token
+    whose row says most, that is shown first.
+    """
+
+    colours: NDArray[np.float64]
+    grid: tuple[int, int]
+    first: int = 0
+    query: int = 0
+
+    def url(self) -> str:
+        """The picture as data:image/png."""
+        from PIL import Image
+
+        file, bytes_ = io.BytesIO(), np.rint(self.colours * 255).astype(np.uint8)
+        Image.fromarray(bytes_).save(file, "PNG")
+        return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode('ascii')}"
 
 
 class Layer(Protocol):
@@ -102,6 +125,7 @@ class Group:
     numbers: dict[str, list[list[float | None]]] = field(default_factory=dict)
     names: list[list[str | None]] | None = None
     grid: tuple[int, int] | None = None  # of an image's patches
+    picture: Picture | None = None
 
 
 @dataclass(frozen=True)

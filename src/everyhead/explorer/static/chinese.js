@@ -24,6 +24,7 @@ export const CHINESE = {
   headN: "第 {l} 层第 {h} 头",
   layer: "层",
   attention: "注意力",
+  overPicture: "{name} 从图片中取得的：占其权重的 {share}",
   show: "显示",
   show_both: "连线和矩阵",
   show_lines: "只看连线",

@@ -24,6 +24,7 @@ export const ENGLISH = {
   headN: "layer {l} head {h}",
   layer: "Layer",
   attention: "Attention",
+  overPicture: "what {name} takes from the picture: {share} of its weight",
   show: "Show",
   show_both: "lines and matrix",
   show_lines: "lines",

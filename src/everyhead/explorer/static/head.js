@@ -4,6 +4,7 @@ import { breakdown } from "./breakdown.js";
 import { button, choice, el, number, token } from "./dom.js";
 import { LinesView } from "./lines.js";
 import { MatrixView } from "./matrix.js";
+import { PictureView } from "./picture.js";
 import { within } from "./state.js";
 import { nameOf, statisticsOf, valueOf } from "./statistics.js";
 import { groupTitle, headName, say, statisticName } from "./words.js";
@@ -25,12 +26,20 @@ export async function head(root, context) {
   const peak = Math.max(1e-12, ...rowPeaks(data));
   const matrix = show === "lines" ? null : matrixOf(data, peak, context, cellShown);
 
+  const over = group.picture && !data.window ? new PictureView(group, data, chooseRow) : null;
+
+  function chooseRow(t) {
+    state.set({ row: t, column: -1 }, { quiet: true });
+    tell("row", t);
+  }
   function tell(side, i) {
+    if (side === "row") over?.show(i >= 0 ? i : state.get("row"));
     if (side === "row") showRow(details, data, i >= 0 ? i : state.get("row"));
     else if (i >= 0) showColumn(details, data, i);
   }
   async function cellShown(cell, kept) {
     if (!cell) return tell("row", state.get("row"));
+    over?.show(cell[0]);
     showRow(details, data, cell[0], cell[1]);
     if (!kept || data.window) return;
     const mine = (details.turn = (details.turn ?? 0) + 1);
@@ -43,7 +52,7 @@ export async function head(root, context) {
   const views = el("div", { class: `views ${show}` });
   if (lines) views.append(el("section", { class: "card scroll linebox" }, lines.node));
   if (matrix) views.append(el("section", { class: "card matrixcard" }, matrix.node));
-  root.append(facts, views, details);
+  root.append(facts, ...(over ? [over.node] : []), views, details);
   const [row, column] = [state.get("row"), state.get("column")];
   if (column >= 0 && row >= 0 && row < data.rows.length && column < data.columns.length) {
     if (matrix) matrix.pin([row, column]);
