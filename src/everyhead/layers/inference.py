@@ -22,11 +22,11 @@ from everyhead.layers.feed_forward import FeedForward, GatedFeedForward
 from everyhead.layers.linear import Linear, WideLinear, stacked
 from everyhead.layers.masks import Mask
 from everyhead.layers.multi_head import MultiHeadAttention
-from everyhead.layers.norms import LayerNorm
+from everyhead.layers.norms import LayerNorm, RMSNorm
 from everyhead.layers.packed import PackedLinear, packed_map
 from everyhead.layers.packing import Packing
 from everyhead.layers.residual import PreNorm
-from everyhead.layers.rotary import Rotation
+from everyhead.layers.rotary import Rotation, rotated
 
 Map = Callable[[Tensor], Tensor]
 
@@ -59,9 +59,11 @@ class JointAttention(MultiHeadAttention):
     def _joined(self, x: Tensor, *maps: Linear) -> Tensor:
         return maps[0](x)  # all of them
 
-    def step(self, x: Tensor, cache: KeyValueCache) -> Tensor:
+    def step(self, x: Tensor, cache: KeyValueCache, rotation: Rotation | None = None) -> Tensor:
         """`forward` for one more position (B, 1, C) of rows whose cache is begun, in few calls."""
         maps, heads, width = self.maps, self.n_heads, self.d_head
+        if rotation is not None or self.n_kv_heads != heads:
+            return maps.out(self._grouped_step(maps.query(x), cache, rotation))
         if cache.fixed:
             k, v = cache.read()
             q = maps.query(x).view(k.shape[0], -1, heads, width).transpose(1, 2)
@@ -71,6 +73,18 @@ class JointAttention(MultiHeadAttention):
             k, v = cache.extend(k, v)
         out = attend_step(q, k, v, cache.bias)  # (n, H, beams, D)
         return maps.out(out.transpose(1, 2).reshape(*x.shape[:-1], heads * width))
+
+    def _grouped_step(
+        self, joint: Tensor, cache: KeyValueCache, rotation: Rotation | None
+    ) -> Tensor:
+        """The queries of a kv head ask it together: (B, 1, (H+2K)·D) → (B, 1, H·D)."""
+        heads, groups = self.n_heads, self.n_kv_heads
+        parts = joint.view(-1, heads + 2 * groups, 1, self.d_head)
+        qk, v = parts[:, : heads + groups], parts[:, heads + groups :]
+        qk = qk if rotation is None else rotated(qk, rotation)
+        k, v = cache.append(qk[:, heads:], v)
+        q = qk[:, :heads].reshape(-1, groups, heads // groups, self.d_head)
+        return attend_step(q, k, v, cache.bias).reshape(-1, 1, heads * self.d_head)
 
 
 class PackedFeedForward(FeedForward):
@@ -103,7 +117,7 @@ class PackedGatedFeedForward(GatedFeedForward):
     def forward(self, x: Tensor) -> Tensor:
         both, down = self.maps
         gate, up = both(x).chunk(2, -1)
-        return down(self.activation(gate) * up)
+        return down(self.activation(gate).mul_(up))
 
 
 def _down(plain: Linear, dtype: torch.dtype) -> Linear:
@@ -123,9 +137,12 @@ class StepBlock(Block):
         nn.Module.__init__(self)
         self.__dict__.update(plain.__dict__)
         own, cross = plain.self_attn, plain.cross_attn
-        assert isinstance(own, JointAttention) and isinstance(cross, JointAttention)
-        norms = (plain.self_attn_norm, plain.cross_attn_norm, plain.feed_forward_norm)
-        self.own_step, self.cross_step = own.step, cross.step
+        assert isinstance(own, JointAttention)
+        self.own_step, self.cross_step = own.step, None
+        norms: list[nn.Module | None] = [plain.self_attn_norm, plain.feed_forward_norm]
+        if isinstance(cross, JointAttention):
+            self.cross_step = cross.step
+            norms.insert(1, plain.cross_attn_norm)
         self.feed_forward_step = plain.feed_forward.forward
         self.norm_steps = tuple(_norm_step(norm) for norm in norms)
         self.norm_first = isinstance(plain.residual, PreNorm)
@@ -142,7 +159,7 @@ class StepBlock(Block):
         rotation: Rotation | None = None,
     ) -> Tensor:
         """As `Block.forward`."""
-        moved = bias is not None or rotation is not None
+        moved = bias is not None or (rotation is not None and self.cross_step is not None)
         if caches is None or moved or not _is_step(x, mask, memory, caches) or probe.active():
             return super().forward(
                 x,
@@ -153,10 +170,22 @@ class StepBlock(Block):
                 bias=bias,
                 rotation=rotation,
             )
+        if self.cross_step is None:
+            return self._short_step(x, caches[0], rotation)
         return self._step(x, *caches)
+
+    def _short_step(self, x: Tensor, own: KeyValueCache, rotation: Rotation | None) -> Tensor:
+        """Of a block that reads no memory."""
+        norm_own, norm_last = self.norm_steps
+        if self.norm_first:
+            x = self.own_step(norm_own(x), own, rotation).add_(x)
+            return self.feed_forward_step(norm_last(x)).add_(x)
+        x = norm_own(self.own_step(x, own, rotation).add_(x))
+        return norm_last(self.feed_forward_step(x).add_(x))
 
     def _step(self, x: Tensor, own: KeyValueCache, cross: KeyValueCache) -> Tensor:
         norm_own, norm_cross, norm_last = self.norm_steps
+        assert self.cross_step is not None
         if self.norm_first:  # x + f(norm x), the sum in f's own memory
             x = self.own_step(norm_own(x), own).add_(x)
             x = self.cross_step(norm_cross(x), cross).add_(x)
@@ -167,10 +196,13 @@ class StepBlock(Block):
 
 
 def _norm_step(norm: nn.Module | None) -> Map:
-    """The norm as a plain function, if it is a LayerNorm."""
+    """The norm as a plain function, in one call where PyTorch has one."""
     if isinstance(norm, LayerNorm):
         shape, weight, bias, eps = norm.weight.shape, norm.weight, norm.bias, norm.eps
         return lambda x: torch.layer_norm(x, shape, weight, bias, eps)
+    if isinstance(norm, RMSNorm) and norm.weight.dtype == torch.float32:
+        size, gain, small = norm.weight.shape, norm.weight, norm.eps
+        return lambda x: torch.rms_norm(x, size, gain, small)
     assert norm is not None
     return norm.forward
 

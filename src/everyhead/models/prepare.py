@@ -63,10 +63,14 @@ def _prepared(part: nn.Module, dtype: torch.dtype, cross: bool) -> nn.Module:
 
 
 def _can_step(block: Block) -> bool:
-    """A decoder's block whose queries, keys and values have the same heads.
+    """A block of attentions that step; with a memory, queries, keys and values have equal heads.
 
     A stream that is wider than what the sublayers add to it takes the long way.
     """
-    parts = (block.self_attn, block.cross_attn)
-    wide = any(isinstance(part, WideLinear) for part in block.feed_forward.children())
-    return not wide and all(part is not None and part.n_heads == part.n_kv_heads for part in parts)
+    own, cross = block.self_attn, block.cross_attn
+    if any(isinstance(part, WideLinear) for part in block.feed_forward.children()):
+        return False
+    if cross is None:
+        return isinstance(own, JointAttention)
+    both = isinstance(own, JointAttention) and isinstance(cross, JointAttention)
+    return both and all(part.n_heads == part.n_kv_heads for part in (own, cross))

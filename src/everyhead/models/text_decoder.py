@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from everyhead.layers import masks
+from everyhead.layers import masks, probe
 from everyhead.layers.blocks import Stack
 from everyhead.layers.cache import TextCache
 from everyhead.layers.heads import VocabularyHead
@@ -115,9 +115,12 @@ class TextDecoder(nn.Module):
         positions = places(real, ids.shape[1], cache.counts).to(ids.device)  # (B|1, T)
         self._check_length(cache.length + ids.shape[1], positions)
         x = _zeroed(self.embed(ids, positions), real)
-        seen, rule = cache.note(real, ids), masks.causal()
-        if seen is not None:
+        seen, rule, bias = cache.note(real, ids), masks.causal(), None
+        if seen is not None and ids.shape[1] == 1 and not probe.active():
+            bias = _hidden(seen, x.dtype)  # made once, not in every layer
+        elif seen is not None:
             rule = rule & masks.keys(seen, zeroed=True)
+        cache.note_bias(bias)
         return self.decoder(x, rule, cache=cache, rotation=self.rotation(positions))
 
     def _check_length(self, n: int, positions: Tensor) -> None:
@@ -126,6 +129,13 @@ class TextDecoder(nn.Module):
             raise ValueError(
                 f"{n} tokens are more than the model's max_len {limit}: cut the text or split it"
             )
+
+
+def _hidden(seen: Tensor, dtype: torch.dtype) -> Tensor:
+    """(B, 1, 1, S): −∞ at keys that are not real, nothing in rows that have none that are."""
+    hidden = ~seen & seen.any(1, keepdim=True)  # (B, S)
+    bias = torch.zeros(hidden.shape, dtype=dtype, device=seen.device)
+    return bias.masked_fill_(hidden, float("-inf"))[:, None, None]
 
 
 def _zeroed(x: Tensor, real: Tensor | None) -> Tensor:
