@@ -50,7 +50,7 @@ def read_conll(path: Path) -> list[Tagged]:
                 sentences.append(Tagged(words, bio(tags)))
             words, tags = [], []
             continue
-        if cells[0] == "-DOCSTART-" or (len(cells) == 1 and cells[0].startswith("#")):
+        if cells[0] == "-DOCSTART-" or (cells[0][:1] == "#" and not _is_tag(cells[-1])):
             continue
         if len(cells) < 2 or not cells[0]:
             raise UserError(f"{path}, line {number}: a word, a TAB and its tag are needed.")
@@ -62,9 +62,13 @@ def read_conll(path: Path) -> list[Tagged]:
     return sentences
 
 
+def _is_tag(text: str) -> bool:
+    prefix, dash, kind = text.partition("-")
+    return text == OUTSIDE or bool(prefix in (*BEGINS, *GOES_ON) and dash and kind)
+
+
 def _check(tag: str, path: Path, number: int) -> None:
-    prefix, dash, kind = tag.partition("-")
-    if tag != OUTSIDE and (prefix not in (*BEGINS, *GOES_ON) or not dash or not kind):
+    if not _is_tag(tag):
         raise UserError(
             f"{path}, line {number}: {tag!r} is no tag; words outside entities have O, the others "
             "B- or I- and a kind, like B-person."
