@@ -51,13 +51,16 @@ def build(name: str, *, dtype: torch.dtype = torch.float32) -> nn.Module:
     torch.manual_seed(0)
     model = FAMILIES[name]().eval()
     with torch.no_grad():
-        for part in model.modules():
-            if isinstance(part, MultiHeadAttention):
-                for projection in (part.q_proj, part.k_proj, part.v_proj):
-                    projection.weight.mul_(2**0.5)
+        if not isinstance(model, Transformer):
+            for part in model.modules():
+                if isinstance(part, MultiHeadAttention):
+                    for projection in (part.q_proj, part.k_proj, part.v_proj):
+                        projection.weight.mul_(2**0.5)
         for p in model.parameters():
             if p.dim() == 1:
                 p.add_(0.3 * torch.randn_like(p))
+            elif isinstance(model, Transformer):
+                p.mul_(10**0.5)  # from the start's size to Xavier's
     return model.to(dtype)
 
 

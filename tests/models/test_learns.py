@@ -79,7 +79,7 @@ def test_the_tiny_preset_overfits_one_batch(norm: str) -> None:
     target = F.pad(labels[:, :-1], (1, 0), value=PAD)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
     losses = []
-    for _ in range(60):
+    for _ in range(100):
         loss = F.cross_entropy(model(source, target, real, real)[real], labels[real])
         optimizer.zero_grad()
         loss.backward()

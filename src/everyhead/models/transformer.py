@@ -89,44 +89,43 @@ class Transformer(nn.Module):
         def attention() -> MultiHeadAttention:
             return MultiHeadAttention(c.d_model, c.n_heads, dropout=c.attention_dropout)
 
-        def feed_forward() -> FeedForward:
-            return FeedForward(c.d_model, c.d_ff, f=c.activation)
-
-        def residual() -> PostNorm | PreNorm:
-            return PostNorm(c.dropout) if c.norm == "post" else PreNorm(c.dropout)
-
         def norm() -> LayerNorm:
             return LayerNorm(c.d_model)
 
         def block(cross: MultiHeadAttention | None = None) -> Block:
-            return Block(
-                attention(), feed_forward(), residual=residual(), norm=norm, cross_attn=cross
-            )
+            residual = PostNorm(c.dropout) if c.norm == "post" else PreNorm(c.dropout)
+            feed_forward = FeedForward(c.d_model, c.d_ff, f=c.activation)
+            return Block(attention(), feed_forward, residual=residual, norm=norm, cross_attn=cross)
 
         def last() -> LayerNorm | None:
             return norm() if c.norm == "pre" else None
 
+        def positions() -> SinusoidalPositions | LearnedPositions:
+            if c.positions == "learned":
+                return LearnedPositions(c.max_len, c.d_model)
+            return SinusoidalPositions(c.max_len, c.d_model, layout="halves")
+
         self.target_embed = TokenEmbedding(c.vocab_size, c.d_model, pad_id=c.pad_id)
         self.source_embed = self.target_embed
         if c.source_vocab_size is not None:
-            self.source_embed = TokenEmbedding(
-                c.source_vocab_size, c.d_model, pad_id=c.source_pad_id
-            )
-        self.source_positions = self._make_positions()
-        self.target_positions = (
-            self.source_positions if c.positions == "sinusoidal" else self._make_positions()
-        )
+            size = c.source_vocab_size
+            self.source_embed = TokenEmbedding(size, c.d_model, pad_id=c.source_pad_id)
+        self.source_positions = positions()
+        self.target_positions = positions() if c.positions == "learned" else self.source_positions
         self.embed_dropout = Dropout(c.dropout)
         self.encoder = Stack([block() for _ in range(c.n_encoder_layers)], last())
         self.decoder = Stack([block(attention()) for _ in range(c.n_decoder_layers)], last())
         tied = self.target_embed.weight if c.tie_output else None
         self.output_head = VocabularyHead(c.vocab_size, c.d_model, tied=tied, pad_id=c.pad_id)
+        self._start()
 
-    def _make_positions(self) -> SinusoidalPositions | LearnedPositions:
-        c = self.config
-        if c.positions == "learned":
-            return LearnedPositions(c.max_len, c.d_model)
-        return SinusoidalPositions(c.max_len, c.d_model, layout="halves")
+    def _start(self) -> None:
+        """Every matrix from N(0, 1/10d), the rows of padding 0 (docs/decisions.md, "The start")."""
+        for parameter in self.parameters():
+            if parameter.dim() > 1:
+                nn.init.normal_(parameter, std=(10 * self.config.d_model) ** -0.5)
+        for table in (self.source_embed, self.target_embed):
+            nn.init.zeros_(table.weight[table.pad_id])
 
     def encode(self, source: Tensor, source_mask: Tensor | None = None) -> Memory:
         """source int64 (B, S), mask bool (B, S) True = token → what the decoder reads.
