@@ -11,6 +11,7 @@ follows from (seed, epoch, row), so each epoch has others.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -107,7 +108,7 @@ def _rows(ids: Sequence[int], length: int) -> list[list[int]]:
     starts = list(range(0, len(ids), length))
     if len(ids) % length == 1 and len(starts) > 1:
         starts[-1] -= 1
-    rows = [list(ids[a:b]) for a, b in zip(starts, [*starts[1:], len(ids)], strict=True)]
+    rows = [list(ids[a:b]) for a, b in pairwise([*starts, len(ids)])]
     return [row for row in rows if len(row) >= LEAST]
 
 
