@@ -59,7 +59,8 @@ def _prepared(part: nn.Module, dtype: torch.dtype, cross: bool) -> nn.Module:
     if isinstance(part, GatedFeedForward):
         return PackedGatedFeedForward(part, dtype=dtype)
     _prepare_children(part, dtype)
-    return StepBlock(part) if isinstance(part, Block) and _can_step(part) else part
+    # a block of a family's own has equations of its own
+    return StepBlock(part) if type(part) is Block and _can_step(part) else part
 
 
 def _can_step(block: Block) -> bool:
