@@ -71,6 +71,16 @@ def bert(folder: Path) -> dict[str, Any]:
     }
 
 
+def t5(folder: Path) -> dict[str, Any]:
+    numbers = {"d_model": 16, "n_heads": 2, "d_head": 8, "n_layers": 1, "d_ff": 32, "max_len": 24}
+    return {
+        "data": _data(folder),
+        "tokenizer": {"vocab_size": 180},
+        "model": {**numbers, "dropout": 0.2},
+        "train": TRAIN,
+    }
+
+
 def decoder(folder: Path, *, n_layers: int = 3) -> Path:
     """A small Llama's folder, with its tokenizer."""
     tokenizer = TextTokenizer.train([text(50)], kind="byte-level", vocab_size=280)
@@ -95,6 +105,7 @@ def tune(folder: Path) -> dict[str, Any]:
 CASES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "pretrain-gpt2": gpt2,
     "pretrain-bert": bert,
+    "pretrain-t5": t5,
     "tune": tune,
 }
 

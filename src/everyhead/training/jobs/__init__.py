@@ -13,6 +13,7 @@ JOBS = {
     "translate": "everyhead.training.jobs.translate",
     "pretrain-gpt2": "everyhead.training.jobs.pretrain_gpt2",
     "pretrain-bert": "everyhead.training.jobs.pretrain_bert",
+    "pretrain-t5": "everyhead.training.jobs.pretrain_t5",
     "tune": "everyhead.training.jobs.tune",
     "classify": "everyhead.training.jobs.classify",
     "tag": "everyhead.training.jobs.tag",
