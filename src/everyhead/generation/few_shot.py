@@ -101,7 +101,7 @@ def case(tokenizer: Speller, prompt: str, space: str, labels: Sequence[str]) -> 
     """Ids of a prompt and of the labels after it, cut where the pieces of all of them agree."""
     own = tokenizer.encode(prompt)
     whole = [_without_end(tokenizer, prompt + space + label) for label in labels]
-    agree = min(_common(own, ids) for ids in whole)
+    agree = min(_agreeing(own, ids) for ids in whole)
     return Case(own[:agree], [ids[agree:] for ids in whole])
 
 
@@ -113,7 +113,7 @@ def _without_end(tokenizer: Speller, text: str) -> list[int]:
     return ids
 
 
-def _common(a: Sequence[int], b: Sequence[int]) -> int:
+def _agreeing(a: Sequence[int], b: Sequence[int]) -> int:
     """How many first ids are the same; of a whole `b` all but the last."""
     n = 0
     while n < min(len(a), len(b) - 1) and a[n] == b[n]:

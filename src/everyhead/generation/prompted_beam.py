@@ -16,7 +16,7 @@ from everyhead.generation.decoder import Decoder, checked, device_of, left_padde
 from everyhead.generation.hypotheses import Hypothesis
 from everyhead.generation.search import inference
 from everyhead.layers.blocks import Memory
-from everyhead.layers.cache import DecoderCache, TextCache
+from everyhead.layers.cache import TextCache
 
 # No token: an id that is never chosen.
 NONE = -1
@@ -28,6 +28,21 @@ class Numbers(NamedTuple):
     pad_id: int
     eos_id: int
     max_len: int
+
+
+class Beams:
+    """A decoder's cache as the search moves it; there is no memory to keep."""
+
+    key_mask = None
+
+    def __init__(self, inner: TextCache) -> None:
+        self.inner = inner
+
+    def reorder(self, index: Tensor) -> None:
+        self.inner.reorder(index)
+
+    def keep(self, sentences: Tensor) -> None:
+        pass
 
 
 class Prompted:
@@ -56,7 +71,7 @@ class Prompted:
     def encode(self, source: Tensor, source_mask: Tensor | None = None) -> Memory:
         return Memory(source)
 
-    def cache(self, memory: Memory, max_len: int, *, beams: int = 1) -> DecoderCache:
+    def cache(self, memory: Memory, max_len: int, *, beams: int = 1) -> Beams:
         longest = max(map(len, self.prompts))
         device = device_of(self.model)
         cache = self.model.cache(longest + max_len, rows=len(self.prompts), device=device)
@@ -64,15 +79,12 @@ class Prompted:
         beginnings = [row[:-1] for row in self.prompts]
         if any(beginnings):
             read(self.model, beginnings, cache)
-        return cache
+        return Beams(cache)
 
-    def decode(
-        self, target: Tensor, memory: Memory, *, cache: DecoderCache | None = None
-    ) -> Tensor:
-        assert isinstance(cache, TextCache)
+    def decode(self, target: Tensor, memory: Memory, *, cache: Beams) -> Tensor:
         if self._last is not None:
             target, self._last = self._last, None
-        return self.model.hidden(target, cache=cache)
+        return self.model.hidden(target, cache=cache.inner)
 
     def head(self, hidden: Tensor) -> Tensor:
         return checked(self.model.head(hidden)[..., : self.vocab_size])
