@@ -5,7 +5,7 @@
 
 .gz and .xz are read as they are. Columns called text, sentence, question, review … and label,
 class, category … are known by name; without a header the column with fewer different values is
-the label.
+the label, or with shorter ones where both have as many.
 """
 
 import csv
@@ -125,11 +125,12 @@ def _columns(cells: list[tuple[int, list[str]]], path: Path) -> list[tuple[int, 
             f"{path} has {width} columns and no header that tells them apart: name one text and "
             "one label in its first line."
         )
-    different = [len({row[i] for _, row in cells}) for i in (0, 1)]
+    values = [{row[i] for _, row in cells} for i in (0, 1)]
+    different = [(len(column), sum(map(len, column))) for column in values]
     if different[0] == different[1]:
         raise UserError(
-            f"{path}: both columns have {different[0]} different values, so the label cannot be "
-            "told from the text: write a first line with the names text and label."
+            f"{path}: both columns have {len(values[0])} different values of one length, so the "
+            "label cannot be told from the text: write a first line with the names text and label."
         )
     k = 0 if different[0] < different[1] else 1
     rows = [(number, row[1 - k], row[k]) for number, row in cells]
