@@ -29,7 +29,8 @@ def converse(opened: "OpenedModel", asked: "Options", first: str | None, system:
     if asked.samples > 1 or asked.beam > 1:
         raise UserError("A conversation has one answer at a time: leave --samples and --beam out.")
     template = ChatTemplate(opened.tokenizer)
-    conversation = Conversation(opened, template, asked._replace(ends=template.ends), system)
+    asked = asked._replace(ends=template.ends)
+    conversation = Conversation(opened, template, asked=asked, system=system)
     if first is not None:
         if not first.strip():
             raise UserError("The message is empty: give something to answer.")
@@ -55,7 +56,7 @@ class Conversation:
     """The messages so far, and a model that answers."""
 
     def __init__(
-        self, opened: "OpenedModel", template: "ChatTemplate", asked: "Options", system: str
+        self, opened: "OpenedModel", template: "ChatTemplate", *, asked: "Options", system: str
     ) -> None:
         from everyhead.generation.chat import Message
 
