@@ -49,7 +49,7 @@ def session(model: nn.Module, picture: Path | None) -> OwnPictureReader:
             p.add_(0.2 * torch.randn_like(p))
     reads = not isinstance(model, VisionTransformer)
     companion = TextAndPictures(words(), PREPARED) if reads else PREPARED
-    return OwnPictureReader(model.eval(), companion, picture, name="a run")
+    return OwnPictureReader(model.eval(), companion, image=picture, name="a run")
 
 
 def vision_transformer() -> VisionTransformer:
@@ -140,7 +140,7 @@ def test_without_a_picture_or_a_preparation_it_says_so(picture: Path) -> None:
     with pytest.raises(UserError, match="give the path of one, with --image FILE"):
         session(vision_transformer(), None)
     with pytest.raises(UserError, match=r"has no preprocessor_config\.json"):
-        OwnPictureReader(vision_transformer(), None, picture, name="a run")
+        OwnPictureReader(vision_transformer(), None, image=picture, name="a run")
 
 
 def test_a_text_that_is_too_long_is_a_sentence(picture: Path) -> None:

@@ -134,7 +134,7 @@ def open_session(
         if hasattr(getattr(opened.model, "config", None), "image_size"):
             from everyhead.explorer.own_pictures import OwnPictureReader
 
-            return OwnPictureReader(opened.model, opened.tokenizer, image, name=place)
+            return OwnPictureReader(opened.model, opened.tokenizer, image=image, name=place)
         if image is not None:
             raise UserError(f"{place} reads text and looks at no picture: leave --image out.")
         if not hasattr(opened.model, "encode"):

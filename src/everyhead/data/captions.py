@@ -72,7 +72,7 @@ class Captioned:
     """A set's pictures with their captions as ids."""
 
     def __init__(
-        self, images: ImageSet, texts: list[list[str]], companion: TextAndPictures, *, max_len: int
+        self, images: ImageSet, texts: list[list[str]], *, companion: TextAndPictures, max_len: int
     ) -> None:
         self.images = Images(images, companion.pictures)
         self.companion, self.max_len = companion, max_len

@@ -49,7 +49,7 @@ def read_picture(path: Path | str, channels: int = 3) -> Bytes:
 
 def open_picture(path: Path | str) -> "Image":
     """The picture, unpacked and turned as its EXIF says; raises as `read_picture`."""
-    module, path = pillow(), Path(path)
+    Image, path = pillow(), Path(path)
     if not path.is_file():
         what = "is a folder, not a picture" if path.is_dir() else "is not there"
         raise UserError(f"The picture {path} {what}; check the path.")
@@ -58,11 +58,11 @@ def open_picture(path: Path | str) -> "Image":
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of size; the limit here is the lower one
-            with module.open(path, formats=FORMATS) as picture:
+            with Image.open(path, formats=FORMATS) as picture:
                 _check_size(path, *picture.size)
                 picture.load()
                 turned = ImageOps.exif_transpose(picture)
-    except (OSError, ValueError, SyntaxError, MemoryError, module.DecompressionBombError) as error:
+    except (OSError, ValueError, SyntaxError, MemoryError, Image.DecompressionBombError) as error:
         raise UserError(
             f"{path} is no picture that can be opened: {_reason(error)}. Give a whole PNG, JPEG, "
             "WebP, BMP or GIF file."

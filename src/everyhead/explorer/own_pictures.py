@@ -32,7 +32,7 @@ class OwnPictureReader(PictureReader):
 
     model: Any
 
-    def __init__(self, model: Any, companion: Any, image: Path | None, *, name: str) -> None:
+    def __init__(self, model: Any, companion: Any, *, image: Path | None, name: str) -> None:
         self.model, self.companion, self.name = model, companion, name
         preparation = getattr(companion, "pictures", companion)
         if not isinstance(preparation, Preparation):

@@ -14,6 +14,7 @@ from everyhead.inspection.check_own import Tools, ordinary_ids
 from everyhead.inspection.subjects import Batch, NotApplicable, Row, Side, Subject
 from everyhead.layers.packed import PackedLinear
 from everyhead.models.clip import Clip
+from everyhead.models.picture_convolution import PictureConvolution
 from everyhead.models.vision_text import VisionText
 from everyhead.models.vision_transformer import VisionTransformer
 
@@ -24,6 +25,7 @@ def subject_of_pictures(model: Any, tokenizer: Any, tools: Tools | None) -> Subj
     """The adapter for a model that looks at pictures, None for others."""
     kinds: dict[type[nn.Module], type[PictureSubject]] = {
         VisionTransformer: PictureSubject,
+        PictureConvolution: PictureSubject,
         Clip: TowersSubject,
         VisionText: VisionTextSubject,
     }
@@ -32,7 +34,7 @@ def subject_of_pictures(model: Any, tokenizer: Any, tools: Tools | None) -> Subj
 
 
 class PictureSubject(Subject):
-    """A Vision Transformer, and what all models of pictures share."""
+    """A Vision Transformer or a convolution, and what all models of pictures share."""
 
     holds_anything = True
 
@@ -46,7 +48,7 @@ class PictureSubject(Subject):
 
     def read(self, batch: Batch) -> dict[str, Tensor]:
         hidden = self.model.hidden(self.pixels(batch))
-        found = {"class token": hidden[:, 0], "pooled": self.model.pooled(hidden)}
+        found = {"picture": hidden.flatten(1)}
         return found | ({"logits": self.model.head(hidden)} if self.model.config.n_classes else {})
 
     def pixels(self, batch: Batch) -> Tensor:

@@ -5,6 +5,7 @@ from everyhead.models import (
     clip,
     gpt2,
     llama,
+    picture_convolution,
     t5,
     tasks,
     transformer,
@@ -21,6 +22,11 @@ MODELS: dict[str, Family] = {
     "gpt2": Family(gpt2.GPT2, gpt2.GPT2Config, gpt2.PRESETS),
     "llama": Family(llama.Llama, llama.LlamaConfig, llama.PRESETS),
     "t5": Family(t5.T5, t5.T5Config, t5.PRESETS),
+    "picture-convolution": Family(
+        picture_convolution.PictureConvolution,
+        picture_convolution.PictureConvolutionConfig,
+        picture_convolution.PRESETS,
+    ),
     "vision-transformer": Family(
         vision_transformer.VisionTransformer,
         vision_transformer.VisionTransformerConfig,

@@ -91,7 +91,9 @@ class PreparedClip(Prepared):
         )
         self.companion = TextAndPictures(tokenizer, preparation_of(self.config))
         self.sets = {
-            name: Captioned(part, splits.texts, self.companion, max_len=self.config.max_len)
+            name: Captioned(
+                part, splits.texts, companion=self.companion, max_len=self.config.max_len
+            )
             for name, part in splits.sets._asdict().items()
         }
 

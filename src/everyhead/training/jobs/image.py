@@ -15,11 +15,10 @@ from everyhead.data.image_batches import ImageBatch, Images
 from everyhead.data.image_preparation import Preparation
 from everyhead.data.image_sets import ImageSet, ImageSplits
 from everyhead.errors import UserError
-from everyhead.models.vision_transformer import (
-    PRESETS,
-    VisionTransformer,
-    VisionTransformerConfig,
-)
+from everyhead.models import picture_convolution, vision_transformer
+from everyhead.models.family import Family
+from everyhead.models.picture_convolution import PictureConvolution, PictureConvolutionConfig
+from everyhead.models.vision_transformer import VisionTransformer, VisionTransformerConfig
 from everyhead.training.job import Job, JobKind, Prepared, Scores, Tools, loss_of
 from everyhead.training.jobs.picture_recipe import (
     MovesRecipe,
@@ -28,13 +27,21 @@ from everyhead.training.jobs.picture_recipe import (
 )
 from everyhead.training.losses import class_loss
 from everyhead.training.objectives import TokenLoss
-from everyhead.training.sections import Recipe, Section, TrainRecipe
+from everyhead.training.sections import Recipe, Section, Size, TrainRecipe
 from everyhead.training.stream import Stream, fingerprint_of, shuffled
 
 CORPORA = {
     "digits": "Handwritten digits by E. Alpaydin and C. Kaynak (UCI 1998, CC BY 4.0), as "
     "scikit-learn has them.",
     "easy-vqa-shapes": easy_vqa.ATTRIBUTION,
+}
+FAMILIES = {
+    "vision-transformer": Family(
+        VisionTransformer, VisionTransformerConfig, vision_transformer.PRESETS
+    ),
+    "picture-convolution": Family(
+        PictureConvolution, PictureConvolutionConfig, picture_convolution.PRESETS
+    ),
 }
 EVALUATED = 256  # pictures in a batch where nothing is learnt
 
@@ -49,6 +56,11 @@ class DataRecipe(Section):
     most: int | None = Field(default=None, ge=1)  # training pictures, the first of a random order
 
 
+class ImageModelRecipe(PictureModelRecipe):
+    family: Literal["vision-transformer", "picture-convolution"] = "vision-transformer"
+    channels: tuple[Size, ...] | None = None  # of a convolution's stages
+
+
 class ImageTrainRecipe(TrainRecipe):
     best: str = "accuracy"
 
@@ -61,7 +73,7 @@ class ImageRecipe(Recipe):
     job: Literal["image"] = "image"
     data: DataRecipe = DataRecipe()
     moves: MovesRecipe = MovesRecipe()
-    model: PictureModelRecipe = PictureModelRecipe()
+    model: ImageModelRecipe = ImageModelRecipe()
     train: ImageTrainRecipe = ImageTrainRecipe()
 
 
@@ -72,10 +84,11 @@ class PreparedImages(Prepared):
         self, recipe: ImageRecipe, tools: Tools, *, splits: ImageSplits, report: dict[str, Any]
     ) -> None:
         self.recipe, self.tools, self.splits, self.report = recipe, tools, splits, report
-        names = splits.train.names
+        names, self.family = splits.train.names, FAMILIES[recipe.model.family]
+        self.config: Any
         if recipe.model.start is None:
             self.config = recipe.model.config(
-                VisionTransformerConfig, PRESETS, n_classes=len(names), labels=names
+                self.family.config, self.family.presets, n_classes=len(names), labels=names
             )
             self.preparation = preparation_of(self.config)
         else:
@@ -91,7 +104,8 @@ class PreparedImages(Prepared):
         if given := self.recipe.model.given():
             raise UserError(f"model.start has a {given[0]} of its own: leave model.{given[0]} out.")
         changes = {"n_classes": len(names), "labels": names, "pooler": False}
-        model, preparation = self.tools.open(str(start), changes=changes)
+        opened = self.tools.open  # of training/job.py: no file is opened here
+        model, preparation = opened(str(start), changes=changes)
         if not isinstance(model, VisionTransformer) or not isinstance(preparation, Preparation):
             raise UserError(
                 f"model.start {start} is a {type(model).__name__}; this job goes on from a "
@@ -108,15 +122,14 @@ class PreparedImages(Prepared):
             *lines,
             f"Pictures: {parts}; {len(self.splits.train.names)} classes, the commonest "
             f"{self.report['majority']:.1%} of the test pictures",
-            f"Model: Vision Transformer, {c.n_layers} layers, d_model {c.d_model}, {c.n_heads} "
-            f"heads, {height} × {width} pixels in patches of {c.patch_size[0]} × {c.patch_size[1]}",
+            f"Model: {_described(c)}, {height} × {width} pixels",
         ]
 
     def job(self, device: str) -> Job:
         train, moves = self.recipe.train, self.recipe.moves.moves()
         torch.manual_seed(train.seed)
-        model = VisionTransformer(self.config) if self.recipe.model.start is None else None
-        model = (self._opened()[0] if model is None else model).to(device)
+        fresh = self.recipe.model.start is None
+        model = (self.family.model(self.config) if fresh else self._opened()[0]).to(device)
         images, size = self.sets["train"], train.batch_sentences or 64
 
         def collate(rows: list[int], epoch: int) -> ImageBatch:
@@ -158,6 +171,15 @@ class PreparedImages(Prepared):
             "majority": majority(self.splits.train, images.images),
             "pictures": images.images.size,
         }
+
+
+def _described(c: Any) -> str:
+    if isinstance(c, PictureConvolutionConfig):
+        return f"convolution, stages of {', '.join(map(str, c.channels))} channels"
+    patch = f"patches of {c.patch_size[0]} × {c.patch_size[1]}"
+    return (
+        f"Vision Transformer, {c.n_layers} layers, d_model {c.d_model}, {c.n_heads} heads, {patch}"
+    )
 
 
 def image_loss(model: Any, batch: ImageBatch, smoothing: float) -> TokenLoss:

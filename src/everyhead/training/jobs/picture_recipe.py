@@ -49,7 +49,7 @@ class PictureModelRecipe(Section):
         """
         if self.preset not in presets:
             raise UserError(f"No preset {self.preset!r}; {nearest(self.preset, presets)}")
-        given = self.model_dump(exclude={"preset", "start"}, exclude_none=True)
+        given = self.model_dump(exclude={"preset", "start", "family"}, exclude_none=True)
         try:
             config = kind.model_validate({**presets[self.preset], **given, **more})
         except ValidationError as error:
@@ -65,7 +65,7 @@ class PictureModelRecipe(Section):
 
     def given(self) -> list[str]:
         """The keys that say numbers, which `start` has of its own."""
-        return [*self.model_dump(exclude={"preset", "start"}, exclude_none=True)]
+        return [*self.model_dump(exclude={"preset", "start", "family"}, exclude_none=True)]
 
 
 def preparation_of(config: Any) -> Preparation:
