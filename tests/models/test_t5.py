@@ -239,13 +239,14 @@ def test_presets_have_as_many_parameters_as_theirs(name: str, theirs: dict[str, 
     assert sum(p.numel() for p in ours.parameters()) == wanted
 
 
-def test_the_start_is_that_of_their_code() -> None:
+def test_the_start_is_that_of_the_published_code() -> None:
+    """The output's own table as the authors' newer code draws it, not as transformers does."""
     torch.manual_seed(0)
     ours = T5(T5Config(vocab_size=600, d_model=256, d_ff=512, gated=True, tie_output=False))
     block = ours.decoder.blocks[0]
     wanted = {
         ours.target_embed.weight: 1.0,
-        ours.output_head.weight: 1.0,
+        ours.output_head.weight: 256**-0.5,
         ours.decoder_bias.weight: 256**-0.5,
         block.self_attn.q_proj.weight: (256 * 64) ** -0.5,
         block.cross_attn.k_proj.weight: 256**-0.5,

@@ -130,10 +130,13 @@ class T5(EncoderDecoder):
         self._start()
 
     def _start(self) -> None:
-        """Tables N(0, 1), maps N(0, 1/in), W^Q N(0, 1/(C·D)), biases of the scores N(0, 1/C)."""
+        """Embeddings N(0, 1), maps N(0, 1/in), W^Q N(0, 1/(C·D)), biases of the scores N(0, 1/C).
+
+        An output table of its own is a map: at N(0, 1) the first logits would be √C too large.
+        """
         c = self.config
-        for table in (self.target_embed, self.output_head):
-            nn.init.normal_(table.weight, std=1.0)
+        nn.init.normal_(self.output_head.weight, std=c.d_model**-0.5)
+        nn.init.normal_(self.target_embed.weight, std=1.0)  # the same table where it is tied
         for part in self.modules():
             if isinstance(part, FeedForward | GatedFeedForward | MultiHeadAttention):
                 for _, each in part.named_parameters():
