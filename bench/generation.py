@@ -39,6 +39,7 @@ class Systems:
         model: Any = made.model(made.config(**made.presets[preset])).eval()
         save_model(model, scratch)
         self.plain, self.prepared = model, prepare(model)
+        self.narrow = prepare(model, torch.bfloat16)
         self.theirs = AutoModelForCausalLM.from_pretrained(scratch).eval()
         self.vocab_size = model.config.vocab_size
 
@@ -97,6 +98,7 @@ def _setting(
     calls: dict[str, Any] = {
         "everyhead": partial(systems.ours, systems.plain),
         "everyhead prepared": partial(systems.ours, systems.prepared),
+        "everyhead prepared, bf16 weights": partial(systems.ours, systems.narrow),
         "Hugging Face": systems.hugging_face,
     }
     name = f"{model}, batch {len(prompts)}, {'sampled' if how.temperature else 'greedy'}"
