@@ -61,11 +61,12 @@ class BodyConfig(BaseModel):
 
     @model_validator(mode="after")
     def _bare(self) -> "BodyConfig":
-        """Heads of the body's own go; the pooler stays where it is read."""
+        """The body's own heads go (a decoder's is its table); the pooler stays if it is read."""
+        heads: dict[str, bool] = {"tie_output": True}
         if isinstance(self.body, BertConfig):
             reads = getattr(self, "pooling", "none") in ("pooler", None)
             heads = {"gap_head": False, "next_sentence_head": False, "pooler": reads}
-            object.__setattr__(self, "body", self.body.model_copy(update=heads))
+        object.__setattr__(self, "body", self.body.model_copy(update=heads))
         return self
 
     @property
