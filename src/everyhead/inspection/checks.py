@@ -17,6 +17,7 @@ from torch import nn
 from everyhead.errors import UserError
 from everyhead.inspection import check_files, check_padding, check_search, check_time
 from everyhead.inspection.check_compare import shown
+from everyhead.inspection.check_decoders import subject_of_decoder
 from everyhead.inspection.check_families import is_hugging_face
 from everyhead.inspection.check_hugging_face import HuggingFaceSubject
 from everyhead.inspection.check_own import EncoderDecoderSubject, Tools
@@ -159,6 +160,8 @@ def subject_of(model: Any, tokenizer: Any = None, tools: Tools | None = None) ->
         return looking
     if (reading := subject_of_reader(model, tokenizer, tools)) is not None:
         return reading
+    if (writing := subject_of_decoder(model, tokenizer, tools)) is not None:
+        return writing
     if all(hasattr(model, name) for name in ("encode", "decode", "head", "cache", "config")):
         return EncoderDecoderSubject(model, tokenizer, tools=tools)
     raise UserError(
