@@ -32,6 +32,13 @@ class Wish:
     def check(self) -> None:
         """Raises UserError: too much is given, or too little."""
         own = any(file is not None for file in (self.pairs, self.source, self.target))
+        if self.files and self.recipe is None and not own:
+            command = ["everyhead", "train", "pretrain-gpt2", "--data", str(self.files[0])]
+            command += ["--run", str(self.run or "runs/mine")]
+            raise UserError(
+                "--data needs a recipe beside it, which says what is to be learnt, for example: "
+                + shlex.join(command)
+            )
         if (self.recipe is None) == (not own):
             raise UserError(
                 "Give either a recipe (like translate-en-zh) or your own --pairs (or --source and "
