@@ -12,9 +12,11 @@ import torch
 
 from everyhead.data.text_tokenizer import TextTokenizer
 from everyhead.models.llama import Llama, LlamaConfig
+from everyhead.models.t5 import T5, T5Config
 from everyhead.training.job import Tools
 from everyhead.weights.as_task import load_as
 from everyhead.weights.folder import load, save
+from tests.training import picture_jobs
 
 TOOLS = Tools(load, save, load_as)
 TRAIN: dict[str, Any] = {
@@ -102,11 +104,39 @@ def tune(folder: Path) -> dict[str, Any]:
     }
 
 
+def halves(folder: Path) -> Path:
+    """A small T5's folder, with its tokenizer; made once, as equal pieces are chosen by chance."""
+    if (folder / "config.json").is_file():
+        return folder
+    tokenizer = TextTokenizer.train([text(50)], kind="unigram", vocab_size=180)
+    numbers = {"d_model": 16, "n_heads": 2, "d_head": 8, "d_ff": 32}
+    torch.manual_seed(7)
+    config = T5Config(
+        vocab_size=tokenizer.vocab_size, n_encoder_layers=2, n_decoder_layers=1, **numbers
+    )
+    save(T5(config), tokenizer, folder)
+    return folder
+
+
+def tune_pairs(folder: Path) -> dict[str, Any]:
+    start = halves(folder / "start")
+    lines = [f"{line}\t{line.split()[-1]}" for line in text(3, 60).splitlines()]
+    (folder / "pairs.tsv").write_bytes("\n".join(lines).encode("utf-8"))
+    shares = {"validation_share": 0.2, "test_share": 0.2, "prefix": "last: "}
+    return {
+        "data": {"files": [str(folder / "pairs.tsv")], **shares},
+        "model": {"start": str(start), "max_len": 40, "dropout": 0.2},
+        "train": TRAIN | {"freeze_layers": 1, "layer_decay": 0.8},
+    }
+
+
 CASES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "pretrain-gpt2": gpt2,
     "pretrain-bert": bert,
     "pretrain-t5": t5,
     "tune": tune,
+    "tune-pairs": tune_pairs,
+    **picture_jobs.CASES,
 }
 
 

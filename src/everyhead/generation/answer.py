@@ -40,20 +40,20 @@ def answer(
     real = torch.tensor(
         [[False] * (longest - len(row)) + [True] * len(row) for row in rows], device=device
     )
-    room = model.config.max_len - max(map(len, rows), default=0)
-    cache = model.cache(longest + room)
+    room = model.config.max_len - longest
+    most, cache = min(MOST_PIECES, room), model.cache(longest + room)
     hidden = model.hidden(None if pixels is None else pixels.to(device), ids, real, cache=cache)
     written: list[list[int]] = [[] for _ in rows]
     log_p, open_rows = torch.zeros(len(rows)), [True] * len(rows)
-    for step in range(min(MOST_PIECES, room) + 1):
+    for step in range(most + 1):  # the last one may only end
         best = model.head(hidden[:, -1]).float().log_softmax(-1).max(-1)
         pieces, values = best.indices.tolist(), best.values.tolist()
         for i, (piece, value) in enumerate(zip(pieces, values, strict=True)):
             if open_rows[i]:
                 log_p[i] += value
                 open_rows[i] = piece != model.config.eos_id
-                written[i] += [piece] * open_rows[i]
-        if not any(open_rows) or step == min(MOST_PIECES, room):
+                written[i] += [piece] * (open_rows[i] and step < most)
+        if not any(open_rows) or step == most:
             break
         hidden = model.hidden(None, best.indices[:, None], cache=cache)
     texts = (tokenizer.decode(row) for row in written)
