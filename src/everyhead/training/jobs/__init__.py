@@ -15,6 +15,7 @@ JOBS = {
     "pretrain-bert": "everyhead.training.jobs.pretrain_bert",
     "pretrain-t5": "everyhead.training.jobs.pretrain_t5",
     "tune": "everyhead.training.jobs.tune",
+    "tune-pairs": "everyhead.training.jobs.tune_pairs",
     "classify": "everyhead.training.jobs.classify",
     "tag": "everyhead.training.jobs.tag",
     "answer": "everyhead.training.jobs.answer",
