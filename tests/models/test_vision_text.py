@@ -155,7 +155,7 @@ def test_padding_is_never_predicted() -> None:
 def test_the_tiny_preset_overfits_one_batch() -> None:
     torch.manual_seed(0)
     model = VisionText(VisionTextConfig(vocab_size=23, **PRESETS["tiny"]))
-    pixels, answers = torch.randn(4, 3, 64, 64), torch.tensor([4, 5, 6, 7])
+    pixels, answers = torch.randn(4, 3, 32, 32), torch.tensor([4, 5, 6, 7])
     ids = torch.full((4, 3), 9)  # one question; only the picture tells the answers apart
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     for _ in range(30):

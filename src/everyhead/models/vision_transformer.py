@@ -63,7 +63,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     name: dict(zip(_COLUMNS, row, strict=True))
     for name, row in {
         "tiny":     (8,   2,  1, 10,   64,   4,  2,  128),   # scikit-learn's digits
-        "small":    (64,  8,  3, 10,   128,  4,  4,  256),
+        "small":    (32,  4,  3, 10,   96,   4,  3,  384),   # easy-VQA's pictures, halved
         "base-16":  (224, 16, 3, 1000, 768,  12, 12, 3072),  # ViT-B/16
         "base-32":  (224, 32, 3, 1000, 768,  12, 12, 3072),
         "large-16": (224, 16, 3, 1000, 1024, 16, 24, 4096),
