@@ -14,12 +14,12 @@ from everyhead.generation.text import Written, texts
 from everyhead.generation.text_stream import Alphabet
 from tests.generation.decoders import LONGEST, gpt2, llama, plain_greedy
 from tests.generation.models import lively
-from tests.generation.spellings import Spelled, byte_fallback, byte_level
+from tests.generation.spellings import Spelled, byte_fallback, byte_level, metaspace
 
 PROMPTS = ["The cat", "To be, or not", "我看见一只猫。", "a", "🙂 the dog sat by"]
-MODELS = [(gpt2, byte_level), (llama, byte_fallback)]
+MODELS = [(gpt2, byte_level), (llama, metaspace)]
 pairs = pytest.mark.parametrize(
-    ("make", "spelling"), MODELS, ids=["gpt2, byte level", "llama, byte fallback"]
+    ("make", "spelling"), MODELS, ids=["gpt2, byte level", "llama, metaspace"]
 )
 
 
@@ -41,7 +41,9 @@ def test_greedy_text_is_that_of_the_whole_text_each_time(make, spelling) -> None
         assert one.ids == plain_greedy(model, ids, 9)
         before, whole = tokenizer.decode(ids), tokenizer.decode([*ids, *one.ids])
         # After a byte of the prompt, broken bytes break what the tokenizer makes of both.
-        assert before + one.text == whole or not whole.startswith(before)
+        assert whole in (before + one.text, f"{before}{one.text}\ufffd") or (
+            not whole.startswith(before)
+        )
 
 
 @pairs
@@ -55,10 +57,7 @@ def test_a_seed_gives_the_same_text_whatever_stands_beside_it(make, spelling) ->
     assert [one.text for (one,) in texts(model, tokenizer, PROMPTS, options)] == together
     assert generate(model, tokenizer, PROMPTS, max_new_tokens=8, seed=4) != together
     longer = generate(model, tokenizer, PROMPTS, max_new_tokens=11, seed=3)
-    assert all(
-        long.startswith(short.rstrip("\ufffd"))
-        for long, short in zip(longer, together, strict=True)
-    )
+    assert all(long.startswith(short) for long, short in zip(longer, together, strict=True))
 
 
 def test_without_a_seed_texts_differ_and_follow_torch_s_own() -> None:

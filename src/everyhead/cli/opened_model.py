@@ -23,10 +23,16 @@ def open_model(place: str, *, device: str = "cpu", threads: int | None = None) -
     """
     from everyhead.training.run import is_run
     from everyhead.weights.folder import load
+    from everyhead.weights.named import located
 
     choose_threads(threads)
     where = choose_device(device)
-    folder = Path(place)
+    folder = located(place)
+    if not folder.exists():
+        raise UserError(
+            f"There is no run, model folder or file {place}, and nothing of that name on this "
+            "machine: check the path, or see `everyhead fetch --help`."
+        )
     if folder.is_dir() and not (folder / "config.json").is_file() and is_run(folder):
         raise UserError(
             f"{folder} has no weights to use yet: training stopped before its first evaluation. "

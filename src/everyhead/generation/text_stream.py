@@ -2,9 +2,9 @@
 
 A character may be spread over several tokens: bytes of one character (byte-level pieces, or byte
 tokens like <0xE4>), or the parts of a joined emoji. What may still change is held back until it
-cannot; all pieces, joined, are what the tokenizer makes of the whole text after its prompt. A piece
-that stands for a word with its space before it keeps the space, because the tokens before it are
-decoded with it.
+cannot; all pieces, joined, are what the tokenizer makes of the whole text after its prompt, but for
+half a character at its end. A piece that stands for a word with its space before it keeps the
+space, because the tokens before it are decoded with it.
 
 Text is never shown past a stop string either: what may be the beginning of one is held back, too.
 """
@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 BROKEN, JOINER = "\ufffd", "\u200d"
+LONGEST_CHARACTER = 4  # bytes in UTF-8
 # Regional indicators make flags in pairs; from here on pictures are.
 FIRST_PICTURE = 0x1F000
 
@@ -62,8 +63,19 @@ class TextStream:
         return "" if text.endswith(BROKEN) else self._out(text)
 
     def close(self) -> str:
-        """What was held back, now that nothing follows."""
-        return self._out(self._text()) if self._new else ""
+        """What was held back, now that nothing follows; half a character stays away."""
+        if not self._new:
+            return ""
+        whole = self._text()
+        if not whole.endswith(BROKEN):
+            return self._out(whole)
+        for _ in range(LONGEST_CHARACTER - 1):  # byte tokens spell a run of them wholly or not
+            if not self._new or self._new[-1] not in self.alphabet.bytes:
+                break
+            self._new.pop()
+            if not (text := self._text()).endswith(BROKEN):
+                return self._out(text)
+        return self._out(whole.removesuffix(BROKEN))
 
     def _text(self) -> str:
         """The text of the new tokens."""
