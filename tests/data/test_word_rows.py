@@ -33,7 +33,7 @@ def test_tags_come_back_and_cut_words_are_outside(minilm):
     tags = ["B-per", "O", "O", "O", "B-loc", "O", "I-loc"]
     names = tag_names([[Tagged(WORDS, tags)]])
     assert names == ("O", "B-loc", "I-loc", "B-per", "I-per")
-    rows = TaggedRows(minilm[0], [Tagged(WORDS, tags)], names, 64)
+    rows = TaggedRows(minilm[0], [Tagged(WORDS, tags)], tags=names, longest=64)
     batch = rows.rows.batch([0])
     assert [names[i] for i in batch.labels.tolist()] == [
         t for t, w in zip(tags, WORDS, strict=True) if w != "\u200b"
@@ -42,7 +42,7 @@ def test_tags_come_back_and_cut_words_are_outside(minilm):
     for place, label in zip(batch.places[0].nonzero()[:, 0], batch.labels, strict=True):
         numbers[place] = int(label)
     assert rows.read(0, numbers) == tags and rows.n_cut == 1
-    short = TaggedRows(minilm[0], [Tagged(WORDS, tags)], names, 6)
+    short = TaggedRows(minilm[0], [Tagged(WORDS, tags)], tags=names, longest=6)
     assert short.n_cut > 1 and set(short.read(0, [1] * 6)[-2:]) == {"O"}
 
 

@@ -102,7 +102,7 @@ def test_rule_of_a_folder(tmp_path):
         do_lower_case=True,
     )
     prompts = {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
-    (place / "config_sentence_transformers.json").write_text(json.dumps(prompts), "utf-8")
+    (place / "config_sentence_transformers.json").write_text(json.dumps(prompts), encoding="utf-8")
     assert sentence_rule(place) == SentenceRule("cls", False, 9, True, "query: ")
     assert sentence_rule(tmp_path / "1_Pooling") == SentenceRule()
 

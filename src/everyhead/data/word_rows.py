@@ -52,7 +52,7 @@ class TaggedRows:
     """Sentences as rows, and which word each learnt piece is of."""
 
     def __init__(
-        self, tokenizer: Any, sentences: Sequence[Tagged], tags: Sequence[str], longest: int
+        self, tokenizer: Any, sentences: Sequence[Tagged], *, tags: Sequence[str], longest: int
     ) -> None:
         number = {tag: i for i, tag in enumerate(tags)}
         self.sentences, self.tags = sentences, tuple(tags)

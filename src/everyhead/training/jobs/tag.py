@@ -80,7 +80,7 @@ class PreparedTags(Prepared):
         self.tokenizer = TextTokenizer.load(begun) if begun else self._opened()[1]
         self.longest = longest_of(recipe.model, self.tokenizer)
         self.sets = {
-            name: TaggedRows(self.tokenizer, part, self.tags, self.longest)
+            name: TaggedRows(self.tokenizer, part, tags=self.tags, longest=self.longest)
             for name, part in sets.items()
         }
         self.report["words_cut"] = {name: part.n_cut for name, part in self.sets.items()}
