@@ -128,9 +128,11 @@ def open_session(
         UserError: there is no such model, or it cannot be looked into.
     """
     from everyhead.cli.opened import choose_device, choose_threads, open_run
+    from everyhead.weights.gguf import gguf_named
 
-    if is_ours(place):
-        opened = open_run(Path(place), device=device, threads=threads)
+    file = gguf_named(place)
+    if file is not None or is_ours(place):
+        opened = open_run(file or Path(place), device=device, threads=threads)
         if hasattr(getattr(opened.model, "config", None), "image_size"):
             from everyhead.explorer.own_pictures import OwnPictureReader
 

@@ -88,8 +88,12 @@ def open_model(place: Path | str, *, device: str = "cpu", threads: int | None = 
     """
     from everyhead.cli.opened import choose_device, choose_threads, open_run
     from everyhead.training.run import is_run
+    from everyhead.weights.gguf import gguf_named
 
     folder = Path(place)
+    if (file := gguf_named(place)) is not None:
+        opened = open_run(file, device=device, threads=threads)
+        return Checked(str(place), opened.model, opened.tokenizer)
     if folder.is_dir() and (is_run(folder) or written_here(folder)):
         opened = open_run(folder, device=device, threads=threads)
         run = folder if is_run(folder) else None

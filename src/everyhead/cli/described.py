@@ -138,10 +138,14 @@ def _fetched(name: str) -> bool:
 
 
 def _folder(name: str) -> Named:
+    from everyhead.weights.gguf import config_of, gguf_at
+    from everyhead.weights.gguf_file import GgufFile
     from everyhead.weights.named import located
     from everyhead.weights.opening import MODEL_CONFIG, kind_for, read_config
 
     folder = located(name)
+    if (file := gguf_at(folder)) is not None:
+        return Named(name, "llama", config_of(GgufFile(file)))
     values, where = read_config(folder), folder / MODEL_CONFIG
     kind = kind_for(values, where)
     return Named(name, kind.family, kind.config(values, where))

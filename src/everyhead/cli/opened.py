@@ -33,9 +33,13 @@ def open_run(folder: Path, *, device: str = "cpu", threads: int | None = None) -
     """
     from everyhead.training.run import RECIPE, is_run, run_recipe
     from everyhead.weights.folder import load
+    from everyhead.weights.gguf import gguf_at
 
     choose_threads(threads)
     where = choose_device(device)
+    if folder.exists() and (file := gguf_at(folder)) is not None:
+        model, tokenizer = load(file)
+        return Opened(folder, model.to(where).eval(), tokenizer, None)
     if not folder.exists():
         raise UserError(f"There is no run or model folder {folder}; check the path.")
     if not folder.is_dir():

@@ -17,6 +17,7 @@ from everyhead.errors import UserError
 from everyhead.layers.rotary_scaling import Llama3, turns
 from everyhead.models.llama import Llama, LlamaConfig
 from everyhead.weights.config_table import validated
+from everyhead.weights.fetch import NICKNAMES, fetch, fetched
 from everyhead.weights.gguf_file import GgufFile
 from everyhead.weights.gguf_tokenizer import tokenizer_of
 from everyhead.weights.names import Change, NameTable, Row
@@ -70,6 +71,22 @@ def gguf_at(path: Path) -> Path | None:
         return path if path.suffix.lower() == SUFFIX else None
     found = sorted(path.glob(f"*{SUFFIX}"))
     return found[0] if len(found) == 1 and not (path / "config.json").exists() else None
+
+
+def gguf_named(place: Path | str) -> Path | None:
+    """The .gguf file that a path or a name such as `smollm2` stands for, None: it is no such file.
+
+    A name of everyhead's own that is not on this machine is fetched, as for other models.
+
+    Raises:
+        UserError: that failed.
+    """
+    path = Path(place).expanduser()
+    if path.exists() or isinstance(place, Path):
+        return gguf_at(path)
+    if place in NICKNAMES:
+        return gguf_at((fetched(place) or fetch(place)).folder)
+    return gguf_at(path)
 
 
 def open_gguf(
