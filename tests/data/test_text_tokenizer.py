@@ -335,6 +335,15 @@ def test_byte_level_loses_nothing(text: str) -> None:
     assert all(0 <= number < tokenizer.vocab_size for number in ids)
 
 
+def test_a_length_without_room_for_the_frame_is_told() -> None:
+    words = trained("wordpiece")
+    assert words.encode("the cat", max_len=2) == [words.cls_id, words.sep_id]
+    with pytest.raises(ValueError, match="max_len 1 has no room for the 2 special pieces"):
+        words.encode("the cat", max_len=1)
+    assert words.encode("the cat", special=False, max_len=1) == [words.id("the")]
+    assert words.encode_batch([]) == []
+
+
 def test_spans_are_the_characters_of_each_id() -> None:
     tokenizer = trained("byte-level")
     ids = tokenizer.encode("The cat 下雨了 🎉<|endoftext|>")

@@ -53,7 +53,8 @@ class TextTokenizer:
         self.pad_id: int | None = known.get("pad")
         self.cls_id: int | None = known.get("cls")
         self.mask_id: int | None = known.get("mask")
-        self.vocab_size: int = _size(inner)
+        # one more than the largest id, since a vocabulary may have gaps
+        self.vocab_size: int = 1 + max(inner.get_vocab().values(), default=-1)
 
     @classmethod
     def load(cls, folder: Path) -> "TextTokenizer":
@@ -95,6 +96,7 @@ class TextTokenizer:
 
         Raises:
             UserError: the text holds a lone surrogate.
+            ValueError: max_len has no room even for the special pieces.
         """
         return list(self._encoding(text, pair, special, literal, max_len).ids)
 
@@ -209,6 +211,8 @@ class TextTokenizer:
         except TypeError:
             raise UserError(lone_surrogate([text] if pair is None else [text, pair])) from None
         around = reader.num_special_tokens_to_add(pair is not None) if special else 0
+        if max_len < around:
+            raise ValueError(f"max_len {max_len} has no room for the {around} special pieces")
         lengths = shortened([len(part) for part in parts], max_len - around)
         for part, length in zip(parts, lengths, strict=True):
             part.truncate(length)
@@ -242,8 +246,3 @@ class TextTokenizer:
                     "model and tokenizer may not belong together."
                 )
         return numbers
-
-
-def _size(inner: tokenizers.Tokenizer) -> int:
-    """One more than the largest id; a vocabulary may have gaps."""
-    return 1 + max(inner.get_vocab(with_added_tokens=True).values(), default=-1)

@@ -32,6 +32,10 @@ def read_config(folder: Path) -> dict[str, Any]:
     Raises:
         UserError: no folder, or no config in it.
     """
+    if folder.is_file():
+        raise UserError(
+            f"{folder} is no model folder but a file; give the folder with {MODEL_CONFIG}."
+        )
     if not folder.is_dir():
         raise UserError(f"There is no model folder {folder}; check the path.")
     if not (folder / MODEL_CONFIG).is_file():
