@@ -254,7 +254,7 @@ def test_a_logit_bias_that_is_left_out_is_zero(saved: Path) -> None:
         ("config.json", 60, "broken or cut off"),
         ("config.json", b"[1]", "JSON object"),
         ("config.json", b"\xff\xfe", "broken or cut off"),
-        ("config.json", b'{"model_type": "llama"}', "'llama'.*marian"),
+        ("config.json", b'{"model_type": "rwkv"}', "'rwkv'.*marian"),
         ("config.json", b'{"model_type": "everyhead-transformer"}', "vocab_size"),
         ("tokenizer.json", None, "no tokenizer"),
         ("tokenizer.json", 2000, "not a whole tokenizer"),
