@@ -1,6 +1,7 @@
 """A model of any family as the verbs need it: opened by folder, file or name, on a device."""
 
 from typing import Any, NamedTuple
+
 from everyhead.cli.opened import choose_device, choose_threads, resume_command
 from everyhead.errors import UserError
 
