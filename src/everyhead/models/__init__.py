@@ -5,6 +5,7 @@ from everyhead.models import (
     clip,
     gpt2,
     llama,
+    performer,
     picture_convolution,
     t5,
     tasks,
@@ -21,6 +22,7 @@ MODELS: dict[str, Family] = {
     "bert": Family(bert.Bert, bert.BertConfig, bert.PRESETS),
     "gpt2": Family(gpt2.GPT2, gpt2.GPT2Config, gpt2.PRESETS),
     "llama": Family(llama.Llama, llama.LlamaConfig, llama.PRESETS),
+    "performer": Family(performer.Performer, performer.PerformerConfig, performer.PRESETS),
     "t5": Family(t5.T5, t5.T5Config, t5.PRESETS),
     "picture-convolution": Family(
         picture_convolution.PictureConvolution,
