@@ -4,7 +4,7 @@ One protocol serves keys and values here and the other states elsewhere: `length
 `append`, `reorder(index)`, `crop(n)`. Memory is taken once, at the longest length asked for.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -76,6 +76,11 @@ class KeyValueCache:
         self._v[:, :, self.length : end] = v
         self.length = end
         return self.read()
+
+    def entered(self, parts: Any) -> Any:
+        """An attention's parts, with all keys and values so far in the place of the new ones."""
+        k, v = self.append(parts.k, parts.v)
+        return parts._replace(k=k, v=v)
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """`append` for keys and values that lie by sentence, (B, K, beams·T, D)."""

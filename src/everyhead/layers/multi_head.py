@@ -81,8 +81,7 @@ class MultiHeadAttention(nn.Module):
         else:
             parts = self.project(x, memory, packing, memory_packing, rotation)
             if cache is not None:
-                k, v = cache.append(parts.k, parts.v)
-                parts = parts._replace(k=k, v=v)
+                parts = cache.entered(parts)
         mask = self.visible(mask)
         parts = folded(parts if bias is None else parts._replace(bias=bias))
         if cache is not None and not (cache.fixed and probe.active()) and cache.bias is not None:

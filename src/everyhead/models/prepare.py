@@ -50,7 +50,7 @@ def _prepare_children(parent: nn.Module, dtype: torch.dtype) -> None:
 
 def _prepared(part: nn.Module, dtype: torch.dtype, cross: bool) -> nn.Module:
     """The part for inference; what has no faster form stays."""
-    if isinstance(part, MultiHeadAttention):
+    if type(part) is MultiHeadAttention:  # a variant has equations of its own
         return JointAttention(part, cross=cross, dtype=dtype)
     if isinstance(part, VocabularyHead):
         return PackedLinear(part.weight, part.bias, dtype=dtype)
