@@ -94,6 +94,20 @@ def _recurrent_operations(model: nn.Module, length: int) -> int:
     )
 
 
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_layers_cost_two_operations_a_weight_and_token(kind: type[nn.RNNBase]) -> None:
+    with Unmade():
+        model = kind(80, 160, num_layers=2, batch_first=True, bidirectional=True)
+        cell = getattr(nn, f"{kind.__name__}Cell")(80, 160)
+    x = torch.zeros(2, 5, 80)
+    packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([5, 3]), batch_first=True)
+    for part, given, tokens in ((model, x, 10), (model, packed, 8), (cell, x[0], 5)):
+        matrices = sum(p.numel() for p in part.parameters() if p.dim() == 2)
+        with counting(part) as counted:
+            part(given)
+        assert counted.flops == 2 * tokens * matrices
+
+
 @pytest.mark.parametrize("family", DECODERS)
 def test_a_step_and_its_cache_are_those_of_the_real_model(family: str) -> None:
     model: Any = real(family)

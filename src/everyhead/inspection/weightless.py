@@ -23,6 +23,7 @@ from everyhead.layers.masks import Mask
 
 MAKERS, LARGE = ("empty", "zeros", "ones"), 1 << 12
 RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+CELLS = tuple(f"{name}_cell" for name in RECURRENT)
 
 
 class _Made(torch.autograd.Function):
@@ -94,11 +95,17 @@ class Weightless(TorchFunctionMode):
         if name.startswith("conv"):
             self.flops += self.times * 2 * out.numel() * args[1][0].numel()
         elif name in RECURRENT:
-            matrices = sum(w.numel() for w in args[2] if w.dim() == 2)
-            self.flops += self.times * 2 * matrices * (args[0].numel() // args[0].shape[-1])
+            weights = next(x for x in args if _are_weights(x))  # behind states and batch sizes
+            self._recurrent(args[0], weights)
+        elif name in CELLS:
+            self._recurrent(args[0], args[2:4])
         elif name in ("matmul", "__matmul__", "bmm"):
             self.flops += self.times * 2 * out.numel() * args[0].shape[-1]
         return out
+
+    def _recurrent(self, x: Tensor, weights: Any) -> None:
+        matrices = sum(w.numel() for w in weights if w.dim() == 2)
+        self.flops += self.times * 2 * matrices * (x.numel() // x.shape[-1])
 
     def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         self.flops += self.times * 2 * x.numel() * weight.shape[0]
@@ -200,6 +207,11 @@ def _shape(args: Any, kwargs: Any) -> Any:
     if "size" in kwargs:
         return kwargs["size"]
     return args[0] if args and not isinstance(args[0], int) else args
+
+
+def _are_weights(x: Any) -> bool:
+    """Of a recurrent layer: a list that begins with a matrix (states have three axes)."""
+    return isinstance(x, list | tuple) and bool(x) and isinstance(x[0], Tensor) and x[0].dim() == 2
 
 
 def _weightless(x: Any) -> bool:
