@@ -3,10 +3,12 @@
 from everyhead.models import (
     bert,
     clip,
+    convolutional,
     gpt2,
     llama,
     performer,
     picture_convolution,
+    recurrent,
     t5,
     tasks,
     transformer,
@@ -39,4 +41,8 @@ MODELS: dict[str, Family] = {
         vision_text.VisionText, vision_text.VisionTextConfig, vision_text.PRESETS
     ),
     **tasks.FAMILIES,
+    "recurrent": Family(recurrent.Recurrent, recurrent.RecurrentConfig, recurrent.PRESETS),
+    "convolutional": Family(
+        convolutional.Convolutional, convolutional.ConvolutionalConfig, convolutional.PRESETS
+    ),
 }

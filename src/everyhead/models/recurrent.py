@@ -22,7 +22,7 @@ from everyhead.layers.embeddings import TokenEmbedding
 from everyhead.layers.heads import VocabularyHead
 from everyhead.layers.states import State, StateCache
 
-CELLS: dict[str, type[nn.RNNBase]] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
+CELLS: dict[str, Any] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 
 
 class RecurrentConfig(BaseModel):
