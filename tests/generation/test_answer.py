@@ -77,6 +77,22 @@ def test_an_answer_ends_where_there_is_no_more_room() -> None:
     assert len(TEXT.encode(found.text, special=False)) <= model.config.max_len
 
 
+def test_chinese_answers_have_no_blanks_inside() -> None:
+    lines = ["图 形 是 什 么 颜 色 ？", "深蓝色 blue 三角形"]
+    tokenizer = TextTokenizer.train(lines * 3, kind="wordpiece", vocab_size=120)
+    torch.manual_seed(0)
+    ends = {"sep_id": tokenizer.sep_id, "eos_id": tokenizer.sep_id, "pad_id": tokenizer.pad_id}
+    sizes = {"vocab_size": tokenizer.vocab_size, "max_len": 32}
+    model = VisionText(VisionTextConfig(**SMALL, **ends, **sizes))
+    wanted = "深蓝色 blue 三角形"
+    ids = [*tokenizer.encode(wanted, special=False), tokenizer.sep_id]
+    steps = iter(ids)
+    model.head = lambda hidden: torch.eye(tokenizer.vocab_size)[[next(steps)]] * 50
+    beside = TextAndPictures(tokenizer, COMPANION.pictures)
+    (found,) = answer(model.eval(), beside, pixels(1), ["图形是什么颜色？"])
+    assert found.text == wanted
+
+
 def test_without_a_picture_it_answers_too() -> None:
     (found,) = answer(decoder(1), COMPANION, None, ["is there a circle?"])
     assert isinstance(found.text, str) and 0 < found.probability <= 1

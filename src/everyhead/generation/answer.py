@@ -4,6 +4,7 @@ answer: a₁ a₂ … [SEP]      each piece the likeliest after the picture, the
                            before it (greedy)
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +15,8 @@ from everyhead.data.text_and_pictures import TextAndPictures
 from everyhead.errors import UserError
 
 MOST_PIECES = 16
+# WordPiece reads each Chinese character as a word of its own, and writes words with blanks between.
+BETWEEN_HAN = re.compile(r"(?<=[\u3400-\u9fff\uf900-\ufaff]) (?=[\u3400-\u9fff\uf900-\ufaff])")
 
 
 class Written(NamedTuple):
@@ -56,7 +59,7 @@ def answer(
         if not any(open_rows) or step == most:
             break
         hidden = model.hidden(None, best.indices[:, None], cache=cache)
-    texts = (tokenizer.decode(row) for row in written)
+    texts = (BETWEEN_HAN.sub("", tokenizer.decode(row)) for row in written)
     return [Written(text, p) for text, p in zip(texts, log_p.exp().tolist(), strict=True)]
 
 

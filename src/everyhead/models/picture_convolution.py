@@ -41,6 +41,11 @@ class PictureConvolutionConfig(BaseModel):
             )
         return self
 
+    @property
+    def d_model(self) -> int:
+        """Of the last stage, which the head reads."""
+        return self.channels[-1]
+
 
 _COLUMNS = ("image_size", "n_channels", "channels")
 # fmt: off
