@@ -81,12 +81,13 @@ def test_files_lose_their_marks_and_windows_line_ends(tmp_path: Path):
         read_documents([tmp_path / "b.txt"])
 
 
-def test_the_first_bytes_end_where_a_line_ends():
-    documents = [Document("a", "".join(LINES[:10])), Document("b", "".join(LINES[10:20]))]
-    found = first_bytes(documents, 500)
-    assert 500 <= n_bytes(found) < 560 and [d.name for d in found] == ["a", "b"]
-    assert all(document.text.endswith("\n") for document in found)
-    assert first_bytes(documents, None) == documents
+def test_the_first_bytes_are_of_every_document_and_end_where_a_line_ends():
+    documents = [Document("a", "".join(LINES[:10])), Document("b", "".join(LINES[10:40]))]
+    found = first_bytes(documents, 400)
+    assert 400 <= n_bytes(found) < 480 and [d.name for d in found] == ["a", "b"]
+    assert [len(d.text.split("\n")) - 1 for d in found] == [3, 9]
+    assert all(d.text.endswith("\n") for d in found)
+    assert first_bytes(documents, None) == first_bytes(documents, 10**6) == documents
 
 
 @pytest.mark.slow

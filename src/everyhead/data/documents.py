@@ -208,17 +208,16 @@ def _blocks(text: str, size: int) -> list[str]:
     return [*blocks, "".join(current)] if current else blocks
 
 
-def first_bytes(documents: Iterable[Document], most: int | None) -> list[Document]:
-    """The beginning of the documents, about `most` bytes of it; the last is cut at a line's end."""
-    found: list[Document] = []
-    left = most
+def first_bytes(documents: Sequence[Document], most: int | None) -> list[Document]:
+    """About `most` bytes: the beginning of each document, in proportion to its length.
+
+    Each is cut at a line's end.
+    """
+    total = n_bytes(documents)
+    if most is None or most >= total:
+        return list(documents)
+    found = []
     for document in documents:
-        if left is None:
-            found.append(document)
-        elif left > 0:
-            text = document.text
-            if len(text.encode("utf-8")) > left:
-                text = _blocks(text, left)[0]
-            found.append(document._replace(text=text))
-            left -= len(text.encode("utf-8"))
+        share = max(1, most * n_bytes([document]) // total)
+        found.append(document._replace(text=_blocks(document.text, share)[0]))
     return found
