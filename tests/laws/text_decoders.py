@@ -5,8 +5,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from everyhead.models.convolutional import Convolutional, ConvolutionalConfig
 from everyhead.models.gpt2 import GPT2, GPT2Config
 from everyhead.models.llama import Llama, LlamaConfig
+from everyhead.models.performer import Performer, PerformerConfig
+from everyhead.models.recurrent import Recurrent, RecurrentConfig
 from tests.laws.families import padded
 
 SMALL = {"vocab_size": 23, "d_model": 32, "n_heads": 4, "n_layers": 2, "max_len": 40}
@@ -22,6 +25,20 @@ def llama(**choices: object) -> Callable[[], Llama]:
     return lambda: Llama(LlamaConfig(**SMALL, d_ff=48, **choices))
 
 
+def recurrent(cell: str, **choices: object) -> Callable[[], Recurrent]:
+    numbers = {"vocab_size": 23, "d_model": 32, "n_layers": 2}
+    return lambda: Recurrent(RecurrentConfig(cell=cell, **numbers, **choices))
+
+
+def convolutional(**choices: object) -> Callable[[], Convolutional]:
+    numbers = {"vocab_size": 23, "d_model": 32, "n_layers": 3, "kernel_size": 2}
+    return lambda: Convolutional(ConvolutionalConfig(**numbers, **choices))
+
+
+def performer(**choices: object) -> Callable[[], Performer]:
+    return lambda: Performer(PerformerConfig(**SMALL, n_features=24, **choices))
+
+
 TEXT_DECODERS: dict[str, Callable[[], nn.Module]] = {
     "gpt2": gpt2(),
     "gpt2-untied": gpt2(tie_output=False, scale_by_layer=True, activation="relu"),
@@ -30,7 +47,16 @@ TEXT_DECODERS: dict[str, Callable[[], nn.Module]] = {
         n_kv_heads=1, d_head=12, tie_output=True, attention_bias=True, mlp_bias=True,
         rotary_scaling={"kind": "yarn", "factor": 2.0, "original_len": 8}, rotary_base=50.0,
     ),
+    "performer": performer(),
+    "performer-relu-rotary": performer(kernel="relu", positions="rotary", tie_output=False),
+    "lstm": recurrent("lstm"),
+    "gru": recurrent("gru", tie_output=False),
+    "convolutional": convolutional(),
 }  # fmt: skip
+RECURRENT = ("lstm", "gru")  # which torch.compile leaves as they are
+WITH_ATTENTION = [name for name in TEXT_DECODERS if name not in (*RECURRENT, "convolutional")]
+# Whose cache is a sum, of which nothing can be taken away.
+SUMS = ("performer", "performer-relu-rotary")
 
 
 def build(name: str, *, dtype: torch.dtype = torch.float32) -> nn.Module:
@@ -38,8 +64,9 @@ def build(name: str, *, dtype: torch.dtype = torch.float32) -> nn.Module:
     torch.manual_seed(0)
     model = TEXT_DECODERS[name]().eval()
     with torch.no_grad():
+        sharper = 12 if name in WITH_ATTENTION else 1.5
         for p in model.parameters():
-            p.mul_(12) if p.dim() > 1 else p.add_(0.3 * torch.randn_like(p))
+            p.mul_(sharper) if p.dim() > 1 else p.add_(0.3 * torch.randn_like(p))
     return model.to(dtype)
 
 
