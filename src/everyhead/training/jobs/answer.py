@@ -24,9 +24,9 @@ from everyhead.training.job import Job, JobKind, Prepared, Scores, Tools, loss_o
 from everyhead.training.jobs.text_recipe import (
     ReadTrainRecipe,
     StartRecipe,
+    begun_from,
     longest_of,
     paths,
-    quietly,
     stream_of,
 )
 from everyhead.training.losses import class_loss
@@ -105,8 +105,7 @@ class PreparedQuestions(Prepared):
 
     def job(self, device: str) -> Job:
         train = self.recipe.train
-        torch.manual_seed(train.seed)
-        model = quietly(self._opened)[0].to(device)
+        model = begun_from(self._opened, self.recipe).to(device)
         rows = {
             name: span_rows(self.tokenizer, self.windows[name], self.sets[name]) for name in SETS
         }

@@ -29,9 +29,9 @@ from everyhead.training.job import Job, JobKind, Prepared, Scores, Tools, loss_o
 from everyhead.training.jobs.text_recipe import (
     ReadTrainRecipe,
     StartRecipe,
+    begun_from,
     longest_of,
     paths,
-    quietly,
     stream_of,
 )
 from everyhead.training.label_scores import class_scores
@@ -119,8 +119,7 @@ class PreparedTexts(Prepared):
 
     def job(self, device: str) -> Job:
         train = self.recipe.train
-        torch.manual_seed(train.seed)
-        model = quietly(self._opened)[0].to(device)
+        model = begun_from(self._opened, self.recipe).to(device)
         return Job(
             model=model,
             stream=stream_of(self.sets["train"], train),

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from pydantic import Field
 
 from everyhead.data.batching import BatchPlan
@@ -18,6 +19,7 @@ class StartRecipe(Section):
     """The body to go on from: a name such as minilm, a folder, or a run."""
 
     start: str = "minilm"
+    scratch: bool = False  # of the start its sizes and tokenizer alone: all weights at random
     max_len: int = Field(default=128, ge=8)  # tokens; longer texts are cut
     dropout: Share | None = None  # before the head; by default the body's own
 
@@ -62,8 +64,13 @@ def longest_of(model: StartRecipe, tokenizer: Any) -> int:
     return min(model.max_len, int(told)) if isinstance(told, int) else model.max_len
 
 
-def quietly(open_model: Callable[[], tuple[Any, Any]]) -> tuple[Any, Any]:
-    """Opened once more: what is to be said of it was said the first time."""
+def begun_from(open_model: Callable[[], tuple[Any, Any]], recipe: Any) -> Any:
+    """The model of a run at its start, opened once more: what is to be said was said before."""
+    torch.manual_seed(recipe.train.seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return open_model()
+        model, _ = open_model()
+    if not recipe.model.scratch:
+        return model
+    torch.manual_seed(recipe.train.seed)
+    return type(model)(model.config)
