@@ -10,6 +10,7 @@ from everyhead.models.gpt2 import GPT2, GPT2Config
 from everyhead.models.llama import Llama, LlamaConfig
 from everyhead.models.performer import Performer, PerformerConfig
 from everyhead.models.recurrent import Recurrent, RecurrentConfig
+from everyhead.models.transformer_xl import TransformerXL, TransformerXLConfig
 from tests.laws.families import padded
 
 SMALL = {"vocab_size": 23, "d_model": 32, "n_heads": 4, "n_layers": 2, "max_len": 40}
@@ -39,6 +40,12 @@ def performer(**choices: object) -> Callable[[], Performer]:
     return lambda: Performer(PerformerConfig(**SMALL, n_features=24, **choices))
 
 
+def transformer_xl(memory_len: int, **choices: object) -> Callable[[], TransformerXL]:
+    numbers = {"vocab_size": 23, "d_model": 32, "n_heads": 4, "n_layers": 2, "d_ff": 48}
+    numbers |= {"memory_len": memory_len, "segment_len": None}
+    return lambda: TransformerXL(TransformerXLConfig(**numbers, **choices))
+
+
 TEXT_DECODERS: dict[str, Callable[[], nn.Module]] = {
     "gpt2": gpt2(),
     "gpt2-untied": gpt2(tie_output=False, scale_by_layer=True, activation="relu"),
@@ -48,6 +55,8 @@ TEXT_DECODERS: dict[str, Callable[[], nn.Module]] = {
         rotary_scaling={"kind": "yarn", "factor": 2.0, "original_len": 8}, rotary_base=50.0,
     ),
     "performer": performer(),
+    "transformer-xl": transformer_xl(40),
+    "transformer-xl-short": transformer_xl(4, norm="pre", tie_output=False, tie_biases=False),
     "performer-relu-rotary": performer(kernel="relu", positions="rotary", tie_output=False),
     "lstm": recurrent("lstm"),
     "gru": recurrent("gru", tie_output=False),

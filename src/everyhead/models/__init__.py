@@ -12,6 +12,7 @@ from everyhead.models import (
     t5,
     tasks,
     transformer,
+    transformer_xl,
     vision_text,
     vision_transformer,
 )
@@ -25,6 +26,9 @@ MODELS: dict[str, Family] = {
     "gpt2": Family(gpt2.GPT2, gpt2.GPT2Config, gpt2.PRESETS),
     "llama": Family(llama.Llama, llama.LlamaConfig, llama.PRESETS),
     "performer": Family(performer.Performer, performer.PerformerConfig, performer.PRESETS),
+    "transformer-xl": Family(
+        transformer_xl.TransformerXL, transformer_xl.TransformerXLConfig, transformer_xl.PRESETS
+    ),
     "t5": Family(t5.T5, t5.T5Config, t5.PRESETS),
     "picture-convolution": Family(
         picture_convolution.PictureConvolution,
