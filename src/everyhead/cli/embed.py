@@ -102,20 +102,16 @@ def _pairs(texts: Sequence[str]) -> list[tuple[str, str]]:
 def _vectors(
     run: str, lines: Sequence[str], batch_tokens: int, device: str, threads: int | None
 ) -> "Tensor":
-    from everyhead.cli.opened import choose_device, choose_threads
+    from everyhead.cli.opened_model import open_model
     from everyhead.generation.embed import embed as vectors_of
     from everyhead.models.prepare import prepare
-    from everyhead.weights.folder import load
     from everyhead.weights.sentences import sentence_rule
 
-    choose_threads(threads)
-    place = choose_device(device)
-    model, tokenizer = load(run)
-    if tokenizer is None:
+    opened = open_model(run, device=device, threads=threads)
+    if opened.tokenizer is None:
         raise UserError(f"{run} has no tokenizer, so it reads no text.")
-    rule = sentence_rule(run)
-    model = prepare(model.to(place).eval())
-    return vectors_of(model, tokenizer, lines, rule=rule, batch_tokens=batch_tokens)
+    rule, model = sentence_rule(run), prepare(opened.model)
+    return vectors_of(model, opened.tokenizer, lines, rule=rule, batch_tokens=batch_tokens)
 
 
 def _put(

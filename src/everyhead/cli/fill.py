@@ -40,14 +40,11 @@ def fill(
     if top < 1:
         raise UserError(f"--top must be 1 or more; got {top}.")
     lines = given_lines("fill", run, sentence, file, 'a sentence with a gap, "The [MASK] barks."')
-    from everyhead.cli.opened import choose_device, choose_threads
+    from everyhead.cli.opened_model import open_model
     from everyhead.generation.fill import fill as filled
-    from everyhead.weights.folder import load
 
-    choose_threads(threads)
-    place = choose_device(device)
-    model, tokenizer = load(run)
-    found = filled(model.to(place).eval(), tokenizer, lines, top=top)
+    opened = open_model(run, device=device, threads=threads)
+    found = filled(opened.model, opened.tokenizer, lines, top=top)
     for number, each in enumerate(found, 1):
         if as_json:
             print(_json(each))
