@@ -10,12 +10,15 @@ import pytest
 import torch
 from torch import Tensor
 
+import everyhead
 from everyhead.errors import UserError
 from everyhead.models.t5 import T5, T5Config
 from everyhead.tensors import write_tensors
 from everyhead.weights.folder import load_model, save_model
 from everyhead.weights.t5 import NEVER_READ
+from tests.cli.conftest import everyhead as program
 from tests.models.test_t5 import SMALL, V11, batch, pair, their_logits
+from tests.training.small_jobs import decoder, halves
 
 transformers = pytest.importorskip("transformers")
 
@@ -236,3 +239,21 @@ def test_every_activation_goes_there_and_back() -> None:
             with torch.device("meta"):
                 model = T5(T5Config(activation=activation, gated=gated, n_encoder_layers=1))
             assert KIND.config(json.loads(json.dumps(KIND.values(model))), "x") == model.config
+
+
+def test_the_program_writes_with_it_looks_at_it_and_checks_it(tmp_path: Path) -> None:
+    """A T5 of ours with a tokenizer of one text; sentinels in the text are pieces."""
+    folder = halves(tmp_path / "model")
+    model, tokenizer = everyhead.load(folder)
+    line = "to be or not <extra_id_0> question"
+    wanted = everyhead.translate(model, tokenizer, [line], max_len=12)
+    code, out, err = program("translate", folder, line, "--max-len", 12, "--beam", 1)
+    assert (code, out, err) == (0, wanted[0] + "\n", "")
+    page = tmp_path / "page.html"
+    code, out, err = program("look", folder, line, "--beam", 1, "--html", page)
+    assert (code, err) == (0, "") and page.stat().st_size > 10_000
+    laws = ("padding-left", "cache", "greedy", "save-load", "ties")
+    code, out, err = program("check", folder, *(x for law in laws for x in ("--law", law)))
+    assert (code, err) == (0, "") and out.endswith("5 pass, 0 fail, 0 not applicable.\n"), out
+    code, out, err = program("translate", decoder(tmp_path / "llama", n_layers=1), "to be")
+    assert code == 2 and "A Llama does not translate" in err
