@@ -23,7 +23,8 @@ def check(
     model: Annotated[
         str,
         typer.Argument(
-            metavar="MODEL", help="A run, a model folder, or a name on the Hugging Face Hub."
+            metavar="MODEL",
+            help="A run, a model folder, a .gguf file, or a name on the Hugging Face Hub.",
         ),
     ],
     law: Annotated[
