@@ -53,6 +53,9 @@ class FamilyRecipe(Section):
     n_layers: Size | None = None
     d_ff: Size | None = None
     kernel_size: Size | None = None
+    n_features: Size | None = None
+    memory_len: Size | None = None
+    segment_len: Size | None = None
     cell: str | None = None
     dropout: Share | None = None
     attention_dropout: Share | None = None

@@ -36,7 +36,7 @@ from everyhead.training.sections import Recipe, Rivals, TrainRecipe
 from everyhead.training.step import evaluate_parts
 from everyhead.training.stream import Stream, fingerprint_of
 
-FAMILIES = ("gpt2", "llama", "recurrent", "convolutional")
+FAMILIES = ("gpt2", "llama", "recurrent", "convolutional", "performer", "transformer-xl")
 ROWS_A_BATCH = 16
 
 
