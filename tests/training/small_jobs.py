@@ -4,6 +4,7 @@ A case is a function of a folder: it writes what the job reads there and returns
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,12 @@ def gpt2(folder: Path) -> dict[str, Any]:
         "model": {"d_model": 16, "n_heads": 2, "n_layers": 1, "max_len": 24, "dropout": 0.2},
         "train": TRAIN,
     }
+
+
+def other_decoder(family: str, folder: Path) -> dict[str, Any]:
+    """One that cannot keep the documents of a row apart: its rows end where a document ends."""
+    numbers = {"family": family, "d_model": 16, "n_layers": 2, "max_len": 24, "dropout": 0.2}
+    return gpt2(folder) | {"model": numbers}
 
 
 def bert(folder: Path) -> dict[str, Any]:
@@ -132,6 +139,8 @@ def tune_pairs(folder: Path) -> dict[str, Any]:
 
 CASES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "pretrain-gpt2": gpt2,
+    "pretrain-gpt2 recurrent": partial(other_decoder, "recurrent"),
+    "pretrain-gpt2 convolutional": partial(other_decoder, "convolutional"),
     "pretrain-bert": bert,
     "pretrain-t5": t5,
     "tune": tune,
@@ -140,5 +149,5 @@ CASES: dict[str, Callable[[Path], dict[str, Any]]] = {
 }
 
 
-def values(job: str, folder: Path) -> dict[str, Any]:
-    return {"name": "small", "job": job} | CASES[job](folder)
+def values(case: str, folder: Path) -> dict[str, Any]:
+    return {"name": "small", "job": case.partition(" ")[0]} | CASES[case](folder)
