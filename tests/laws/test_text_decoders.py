@@ -5,6 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from everyhead.layers import probe
+from everyhead.layers.attention import Parts, weights
+from everyhead.layers.masks import Mask
 from everyhead.models.prepare import prepare
 from tests.laws.test_looking_changes_nothing import Watcher
 from tests.laws.test_padding_never_changes_an_answer import way
@@ -271,6 +273,40 @@ def test_with_an_observer_outputs_and_gradients_are_bit_equal(family: str, train
     (plain, grads), (seen, wanted) = results
     assert torch.equal(plain, seen)
     assert all(torch.equal(a, b) for a, b in zip(grads, wanted, strict=True))
+
+
+class Matrices:
+    """Keeps each attention's matrix."""
+
+    def __init__(self) -> None:
+        self.seen: list[Tensor] = []
+
+    def attention(
+        self, module: nn.Module, parts: Parts, mask: Mask | None, attend: probe.Attend
+    ) -> Tensor:
+        self.seen.append(weights(parts, mask))
+        return attend(parts, mask)
+
+
+@pytest.mark.parametrize("family", [n for n in TEXT_DECODERS if n.startswith(("gpt2", "llama"))])
+@torch.no_grad()
+def test_who_looks_at_the_steps_of_a_padded_batch_sees_the_same_matrices(family: str) -> None:
+    """The short way of a step, and the bias made once for it, are left when somebody looks."""
+    model = build(family)
+    ids, real = batch(left=True)
+    found = []
+    for each in (model, prepare(model)):
+        watcher, quiet = Matrices(), stepwise(each, ids, real, 4)
+        probe.attach(watcher)
+        try:
+            seen = stepwise(each, ids, real, 4)
+        finally:
+            probe.detach(watcher)
+        torch.testing.assert_close(torch.cat(seen, 1), torch.cat(quiet, 1), **NEAR)
+        found.append(watcher.seen)
+    assert len(found[0]) == len(found[1]) == 2 * (1 + ids.shape[1] - 4)
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, **NEAR)
 
 
 @pytest.mark.parametrize("left", [False, True])
