@@ -194,8 +194,8 @@ def read_pairs(data: PairsRecipe) -> tuple[LabelledSplits, dict[str, Any]]:
 
 
 def _opened(recipe: TunePairsRecipe, tools: Tools) -> tuple[Any, Any]:
-    m = recipe.model
-    return tools.open(m.start, changes=None if m.dropout is None else {"dropout": m.dropout})
+    m, opens = recipe.model, tools.open
+    return opens(m.start, changes=None if m.dropout is None else {"dropout": m.dropout})
 
 
 def prepare(recipe: TunePairsRecipe, begun: Path | None, tools: Tools) -> PreparedPairs:
