@@ -30,7 +30,7 @@ from everyhead.cli import (
 )
 from everyhead.errors import UserError
 
-HELP = """Train a Transformer on sentence pairs, translate with it, see what it attends to.
+HELP = """Open a Transformer and see, test and change every head; train one from your own data.
 
 \b
   everyhead demo                                    all of it, on the built-in sentences
@@ -39,6 +39,8 @@ HELP = """Train a Transformer on sentence pairs, translate with it, see what it 
   everyhead evaluate runs/mine
   everyhead look runs/mine "A sentence." --png look.png
   everyhead check runs/mine                         does it keep the laws?
+  everyhead generate smollm2 "Once upon a time"     go on with a text, or --chat
+  everyhead train classify-questions                other jobs: docs/jobs.md
 
 everyhead VERB --help tells more about each.
 """
