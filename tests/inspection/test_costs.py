@@ -9,7 +9,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
 from everyhead.inspection.costs import _primed, costs, held_numbers, inputs
-from everyhead.inspection.flow import parts, steps
+from everyhead.inspection.flow import parts, shared, steps
 from everyhead.inspection.weightless import Unmade, Weightless, counting
 from everyhead.layers import probe
 from everyhead.models import MODELS
@@ -165,19 +165,17 @@ def test_steps_and_parts_say_every_parameter(family: str) -> None:
     total = sum(p.numel() for p in model.parameters())
     assert sum(part.parameters for part in parts(model)) == total
     found = steps(model)
-    outside = sum(p.numel() for p in model.parameters(recurse=False))
-    unused = [part.name for part in parts(model) if part.name not in _tops(found)]
-    outside += sum(p.parameters for p in parts(model) if p.name in unused and "." not in p.name)
-    own = {name for name, _ in model.named_parameters(recurse=False)}
-    outside -= sum(p.parameters for p in parts(model) if p.name in own)
+    tops = {step.name.split(".")[0] for step in found}
+    all_blocks = shared(model)
+    outside = sum(
+        p.numel()
+        for name, p in model.named_parameters()
+        if name.split(".")[0] not in tops or id(p) in all_blocks
+    )
     assert sum(step.parameters * step.times for step in found) + outside == total
     assert [step._replace(parameters=0) for step in steps(real(family))] == [
         step._replace(parameters=0) for step in found
     ]
-
-
-def _tops(found: list[Any]) -> set[str]:
-    return {step.name.split(".")[0] for step in found}
 
 
 def test_the_flow_of_gpt2_is_the_papers() -> None:

@@ -2,21 +2,22 @@
 
 Measured, not derived: a forward pass over three short lengths (weightless.py) is counted, and as
 every cost here is a polynomial of the length T of at most second degree (maps: T, attention: T²),
-three lengths give it for any.
+three lengths give it for any. A variant of attention (windows, buckets, features) may cost
+otherwise: it is counted at the length itself.
 
     training    3 × the forward pass (backward is two more; Kaplan et al. 2020, 2001.08361, 2.1);
                 weights, gradients and Adam's two moments in float32; what autograd keeps by token
     decoding    one more token behind T others; keys and values, or a state, in the cache
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from everyhead.inspection.weightless import arguments, counting
+from everyhead.inspection.weightless import arguments, counting, has_variants
 
 Polynomial = Callable[[int], int]
 SHORT = (5, 6, 7)  # tokens
@@ -58,7 +59,8 @@ def costs(model: nn.Module, length: int) -> Costs:
         ValueError: a kind of input that is not known here.
     """
     forward, kept = [], []
-    for n in SHORT:
+    lengths = _lengths(model, length)
+    for n in lengths:
         row = inputs(model, n)
         with counting(model) as counted:
             model.train()(**row)
@@ -69,8 +71,8 @@ def costs(model: nn.Module, length: int) -> Costs:
         length=length,
         tokens=1 if "pixels" in inputs(model, 1) else length,
         parameters=sum(p.numel() for p in model.parameters()),
-        forward=_through(forward)(length),
-        kept=_through(kept)(length),
+        forward=_through(lengths, forward)(length),
+        kept=_through(lengths, kept)(length),
         decoding=_decoding(model, length) if hasattr(model, "cache") else None,
     )
 
@@ -96,16 +98,21 @@ def inputs(model: nn.Module, n: int, memory: int | None = None) -> dict[str, Ten
     return {name: known[name]() for name in wanted}
 
 
-def _through(values: list[int]) -> Polynomial:
-    """The polynomial of second degree through values at SHORT, exactly (Lagrange)."""
+def _lengths(model: nn.Module, length: int) -> tuple[int, ...]:
+    """At which lengths to count: three short ones, or the length alone where a variant attends."""
+    return (length,) if has_variants(model) else SHORT
+
+
+def _through(lengths: Sequence[int], values: Sequence[int]) -> Polynomial:
+    """The polynomial of least degree through values at these lengths, exactly (Lagrange)."""
 
     def at(length: int) -> int:
         total = Fraction(0)
         for i, value in enumerate(values):
-            others = [x for j, x in enumerate(SHORT) if j != i]
             term = Fraction(value)
-            for x in others:
-                term *= Fraction(length - x, SHORT[i] - x)
+            for j, x in enumerate(lengths):
+                if j != i:
+                    term *= Fraction(length - x, lengths[i] - x)
             total += term
         return int(total)
 
@@ -113,22 +120,26 @@ def _through(values: list[int]) -> Polynomial:
 
 
 def _decoding(model: Any, length: int) -> Decoding:
-    """One step behind 4, 5 and 6 tokens, of a cache with room for just these."""
+    """One step with a cache that has room for just these tokens."""
     flops, sizes = [], []
-    for n in SHORT:
+    lengths = _lengths(model, length)
+    for n in lengths:
         with counting(model) as counted, torch.no_grad():
             step, _ = _primed(model, n - 1, n, n)
             before = counted.flops
             step()
             flops.append(counted.flops - before)
+    rooms = lengths if len(lengths) > 1 else (max(2, length // 2), max(3, length))
+    for n in rooms:
+        with counting(model), torch.no_grad():
             step, cache = _primed(model, n - 1, n, SHORT[0])
             step()
             sizes.append(held_numbers(cache))
-    size = _through(sizes)
+    size = _through(rooms, sizes)
     fixed = size(0)
     if "source" in inputs(model, 1):
         fixed = fixed // SHORT[0] * length
-    return Decoding(_through(flops)(length), size(2) - size(1), fixed)
+    return Decoding(_through(lengths, flops)(length), size(2) - size(1), fixed)
 
 
 def _primed(model: Any, before: int, room: int, source: int) -> tuple[Callable[[], Any], Any]:

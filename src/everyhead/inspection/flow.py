@@ -21,7 +21,8 @@ class Step(NamedTuple):
 
     name: its path in the model, `*` for the number of a block. kind: its class and widths. shape:
     of what leaves it, B rows, T tokens, S of the source. parameters: its own, of one block; those
-    that an earlier step has already (tied) are not counted. times: blocks in a row.
+    that an earlier step has already (tied), or that all blocks share, are not counted. times:
+    blocks in a row.
     """
 
     name: str
@@ -49,7 +50,7 @@ def steps(model: nn.Module) -> list[Step]:
     letters: dict[int, str] = {tokens: "T", source: "S"}
     found: list[Step] = []
     watched = _watched(model)
-    seen: set[int] = set()
+    seen = shared(model)
 
     def watch(name: str, part: nn.Module, times: int) -> Any:
         def leave(module: nn.Module, given: Any, out: Any) -> None:
@@ -80,6 +81,18 @@ def parts(model: nn.Module) -> list[Part]:
     for name, parameter in model.named_parameters(recurse=False):
         found.append(Part(name, parameter.numel()))
     return [part for part in found if part.parameters or part.name.endswith("head")]
+
+
+def shared(model: nn.Module) -> set[int]:
+    """Parameters (by id) that stand in more than one block of a stack."""
+    found: set[int] = set()
+    for stack, _ in stacks(model):
+        before: set[int] = set()
+        for block in getattr(stack, "blocks"):  # noqa: B009
+            own = {id(parameter) for parameter in block.parameters()}
+            found |= own & before
+            before |= own
+    return found
 
 
 def _watched(model: nn.Module) -> list[tuple[str, nn.Module, int]]:

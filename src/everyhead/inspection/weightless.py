@@ -8,6 +8,7 @@ its compiler for it, which takes seconds.
 """
 
 import inspect
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,8 +21,10 @@ from torch.overrides import TorchFunctionMode
 from everyhead.layers import probe
 from everyhead.layers.attention import Parts
 from everyhead.layers.masks import Mask
+from everyhead.layers.multi_head import MultiHeadAttention
 
 MAKERS, LARGE = ("empty", "zeros", "ones"), 1 << 12
+PLAIN = MultiHeadAttention.attend
 RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 CELLS = tuple(f"{name}_cell" for name in RECURRENT)
 
@@ -99,6 +102,10 @@ class Weightless(TorchFunctionMode):
             self._recurrent(args[0], weights)
         elif name in CELLS:
             self._recurrent(args[0], args[2:4])
+        elif name == "scaled_dot_product_attention":
+            self.flops += self.times * 2 * (out.numel() + args[0].numel()) * args[1].shape[2]
+        elif name == "einsum":
+            self.flops += self.times * 2 * _labelled(*args)
         elif name in ("matmul", "__matmul__", "bmm"):
             self.flops += self.times * 2 * out.numel() * args[0].shape[-1]
         return out
@@ -125,12 +132,23 @@ class Weightless(TorchFunctionMode):
 def counting(model: nn.Module) -> Iterator[Weightless]:
     """Inside, products of the model are counted and not made, and one of many blocks stands."""
     mode = Weightless()
-    probe.attach(mode)
+    observed = not has_variants(model)  # a variant may go another way while somebody looks
+    if observed:
+        probe.attach(mode)
     try:
         with _one_of_many(model, mode), saved_tensors_hooks(mode.pack, lambda x: x), mode:
             yield mode
     finally:
-        probe.detach(mode)
+        if observed:
+            probe.detach(mode)
+
+
+def has_variants(model: nn.Module) -> bool:
+    """Does any attention attend in a way of its own (windows, buckets, features)?"""
+    return any(
+        isinstance(part, MultiHeadAttention) and type(part).attend is not PLAIN
+        for part in model.modules()
+    )
 
 
 def stacks(model: nn.Module) -> list[tuple[nn.Module, int]]:
@@ -178,11 +196,8 @@ def _counted_times(block: nn.Module, n: int, mode: Weightless) -> list[Any]:
 
 
 def _tensors(given: Any) -> Iterator[Tensor]:
-    if isinstance(given, Tensor):
-        yield given
-    elif isinstance(given, tuple | list):
-        for each in given:
-            yield from _tensors(each)
+    for each in given if isinstance(given, tuple | list) else ():
+        yield from [each] if isinstance(each, Tensor) else _tensors(each)
 
 
 def _likeness(block: nn.Module) -> tuple[Any, ...]:
@@ -198,8 +213,7 @@ def _likeness(block: nn.Module) -> tuple[Any, ...]:
     return shapes, settings
 
 
-def arguments(function: Callable[..., Any]) -> set[str]:
-    """The names of what a function takes."""
+def arguments(function: Callable[..., Any]) -> set[str]:  # their names
     return set(inspect.signature(function).parameters)
 
 
@@ -207,6 +221,15 @@ def _shape(args: Any, kwargs: Any) -> Any:
     if "size" in kwargs:
         return kwargs["size"]
     return args[0] if args and not isinstance(args[0], int) else args
+
+
+def _labelled(equation: str, *operands: Tensor) -> int:
+    """The product of all axes of an einsum, each label once."""
+    names = equation.replace(" ", "").partition("->")[0].split(",")
+    sizes: dict[str, int] = {}
+    for labels, operand in zip(names, operands, strict=True):
+        sizes |= zip(labels, operand.shape, strict=True)
+    return math.prod(sizes.values())
 
 
 def _are_weights(x: Any) -> bool:
