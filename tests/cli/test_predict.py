@@ -1,4 +1,4 @@
-"""everyhead predict: inputs in, an answer for each out, whatever the job; mistakes are sentences."""
+"""everyhead predict: inputs in, an answer for each out, whatever the job; mistakes as sentences."""
 
 import json
 from pathlib import Path

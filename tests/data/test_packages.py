@@ -20,7 +20,7 @@ RAN = "import pathlib\npathlib.Path({!r}).write_text('ran')\nraise SystemExit(3)
 
 
 def rolled(path: Path, files: dict[str, bytes], *more: tarfile.TarInfo) -> Path:
-    with tarfile.open(path, "w:gz") as made:
+    with tarfile.open(path, "w:gz", encoding="utf-8") as made:
         for name, content in files.items():
             info = tarfile.TarInfo(name)
             info.size = len(content)

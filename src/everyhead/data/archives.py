@@ -23,7 +23,7 @@ class Member(NamedTuple):
     """A plain file in an archive."""
 
     name: str
-    open: Callable[[], IO[bytes] | None]
+    reader: Callable[[], IO[bytes] | None]
 
 
 def unpack(
@@ -82,7 +82,7 @@ def _opened(archive: Path) -> Iterator[list[Member]]:
             files = [info for info in infos if not info.is_dir()]
             yield [Member(info.filename, partial(packed.open, info)) for info in files]
     else:
-        with tarfile.open(archive) as rolled:
+        with tarfile.open(archive, encoding="utf-8") as rolled:
             entries = rolled.getmembers()
             for entry in entries:
                 check_path(entry.name, link=not (entry.isfile() or entry.isdir()))
@@ -93,7 +93,7 @@ def _opened(archive: Path) -> Iterator[list[Member]]:
 def _write(member: Member, target: Path, room: int) -> int:
     """Write one member, counting what really comes out of it; returns the room left."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    packed = member.open()
+    packed = member.reader()
     if packed is None:
         raise UserError(f"The archive's member {member.name!r} is no file; nothing was kept.")
     with packed, open(target, "xb") as file:

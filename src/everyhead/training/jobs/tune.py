@@ -59,7 +59,8 @@ class PreparedTune(PreparedLanguage):
     def start(self) -> tuple[Any, dict[str, float]]:
         model, self.opened = self.opened, None
         if model is None:
-            model = self.tools.open(self.recipe.model.start)[0]
+            opened = self.tools.open
+            model = opened(self.recipe.model.start)[0]
         return model, tuned(model, self.recipe.train)
 
     def introduction(self) -> list[str]:
@@ -77,7 +78,8 @@ class PreparedTune(PreparedLanguage):
 def prepare(recipe: TuneRecipe, begun: Path | None, tools: Tools) -> PreparedTune:
     """Raises UserError: the files, the sizes or the numbers are wrong, or it is no decoder."""
     splits, report = read_texts(recipe.data)
-    model, tokenizer = tools.open(recipe.model.start)
+    opened = tools.open
+    model, tokenizer = opened(recipe.model.start)
     if tokenizer is None or not hasattr(model, "real_hidden") or not hasattr(model, "cache"):
         raise UserError(
             f"model.start {recipe.model.start} is no language model that goes on with a text; "
