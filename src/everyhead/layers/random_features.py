@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 KERNELS = ("softmax", "relu")
-LOW = -1e30  # a peak below all others
+LOW = -1e30  # the peak of what is hidden, below all others
 FLOOR, RELU_FLOOR = 1e-24, 1e-3
 
 
@@ -46,4 +46,4 @@ def features(x: Tensor, projection: Tensor, *, scale: float, kernel: str) -> Fea
         return Features(values, logits.new_zeros(logits.shape[:-1]))
     largest = logits.detach().amax(-1, keepdim=True)
     peak = largest[..., 0] - scaled.square().sum(-1) / 2
-    return Features((logits - largest).exp() + FLOOR, peak.clamp_min(LOW))
+    return Features((logits - largest).exp() + FLOOR, peak.clamp_min(LOW / 10))
