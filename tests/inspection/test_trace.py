@@ -232,6 +232,20 @@ def test_a_prepared_copy_is_recorded_like_the_model_it_was_made_from():
         )
 
 
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize("family", ENCODER_DECODERS)
+def test_looking_at_a_prepared_copys_steps_changes_no_bit(family: str, beam: int):
+    model = prepare(build(family))
+    source = sentences(model)[0][0]
+    with torch.inference_mode():
+        plain = search(model, source, beam=beam, max_len=7)[0][0]
+        with record(model) as trace:
+            seen = search(model, source, beam=beam, max_len=7)[0][0]
+    assert seen == plain, "ids, log-probability and score to the last bit"
+    if beam == 1:
+        assert trace["decoder.1.self_attn"].shape[2] >= len(plain.ids)
+
+
 def test_a_second_search_begins_a_new_matrix():
     model = build("transformer-post")
     first, second = (pair[0] for pair in sentences(model)[:2])

@@ -1,10 +1,9 @@
 """The parts of a model as inference wants them: the same equations in fewer calls.
 
     [Q K V] = x [s·W^Q  W^K  W^V]     one product for the maps of one x, the scale of scores in it
-    f(x W₁ + b₁) W₂ + b₂              ReLU inside the first product
 
 Where one position is added to a cache, the calls around the products cost as much as they do; a
-block then takes a short way, unless somebody looks (layers/probe.py).
+block then takes a short way.
 """
 
 import copy
@@ -16,10 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from everyhead.layers import probe
+from everyhead.layers.attention import Parts
 from everyhead.layers.blocks import Block, Memory
 from everyhead.layers.cache import KeyValueCache
-from everyhead.layers.feed_forward import FeedForward, GatedFeedForward
-from everyhead.layers.linear import Linear, WideLinear, stacked
+from everyhead.layers.linear import Linear, stacked
 from everyhead.layers.masks import Mask
 from everyhead.layers.multi_head import MultiHeadAttention
 from everyhead.layers.norms import LayerNorm, RMSNorm
@@ -71,63 +70,40 @@ class JointAttention(MultiHeadAttention):
             joint = maps.query(x).view(-1, cache.beams, 3, heads, width)
             q, k, v = joint.permute(2, 0, 3, 1, 4).unbind()  # (n, H, beams, D) each
             k, v = cache.extend(k, v)
-        out = attend_step(q, k, v, cache.bias)  # (n, H, beams, D)
+        out = self._attend_step(q, k, v, cache.bias)  # (n, H, beams, D)
         return maps.out(out.transpose(1, 2).reshape(*x.shape[:-1], heads * width))
 
     def _grouped_step(
         self, joint: Tensor, cache: KeyValueCache, rotation: Rotation | None
     ) -> Tensor:
-        """The queries of a kv head ask it together: (B, 1, (H+2K)·D) → (B, 1, H·D)."""
+        """(B, 1, (H+2K)·D) → (B, 1, H·D)."""
         heads, groups = self.n_heads, self.n_kv_heads
         parts = joint.view(-1, heads + 2 * groups, 1, self.d_head)
         qk, v = parts[:, : heads + groups], parts[:, heads + groups :]
         qk = qk if rotation is None else rotated(qk, rotation)
         k, v = cache.append(qk[:, heads:], v)
-        q = qk[:, :heads].reshape(-1, groups, heads // groups, self.d_head)
-        return attend_step(q, k, v, cache.bias).reshape(-1, 1, heads * self.d_head)
+        out = self._attend_step(qk[:, :heads], k, v, cache.bias)  # (B, H, 1, D)
+        return out.reshape(-1, 1, heads * self.d_head)
 
+    def _attend_step(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+        """In the fewest calls; who looks is shown the parts, and the same calls give the output."""
+        if not probe.active():
+            return self._short(q, k, v, bias)
+        parts = Parts(q, k, v, 1.0, bias)
 
-class PackedFeedForward(FeedForward):
-    """The feed-forward for inference, with ReLU inside its first product."""
+        def attend(used: Parts, mask: Mask | None) -> Tensor:
+            if used is parts and mask is None:
+                return self._short(q, k, v, bias)
+            return self.attend(used, mask)
 
-    def __init__(self, plain: FeedForward, *, dtype: torch.dtype) -> None:
-        nn.Module.__init__(self)
-        inside = plain.activation is F.relu
-        self.activation = _same if inside else plain.activation
-        self.up_proj = packed_map(plain.up_proj, dtype=dtype, f="relu" if inside else "none")
-        self.down_proj = _down(plain.down_proj, dtype)
-        self.maps = (self.up_proj.forward, self.down_proj.forward)
+        return probe.attention(self, parts, None, attend)
 
-    def forward(self, x: Tensor) -> Tensor:
-        up, down = self.maps
-        return down(self.activation(up(x)))
-
-
-class PackedGatedFeedForward(GatedFeedForward):
-    """The gated feed-forward for inference: gate and up are one product."""
-
-    def __init__(self, plain: GatedFeedForward, *, dtype: torch.dtype) -> None:
-        nn.Module.__init__(self)
-        self.activation = plain.activation
-        joint = PackedLinear(*stacked((plain.gate_proj, plain.up_proj)), dtype=dtype)
-        self.gate_proj = self.up_proj = joint
-        self.down_proj = _down(plain.down_proj, dtype)
-        self.maps = (joint.forward, self.down_proj.forward)
-
-    def forward(self, x: Tensor) -> Tensor:
-        both, down = self.maps
-        gate, up = both(x).chunk(2, -1)
-        return down(self.activation(gate).mul_(up))
-
-
-def _down(plain: Linear, dtype: torch.dtype) -> Linear:
-    """The last map, packed unless its result is to stay in float32 (layers/linear.py)."""
-    wide = isinstance(plain, WideLinear) and dtype == torch.float16
-    return plain if wide else packed_map(plain, dtype=dtype)
-
-
-def _same(x: Tensor) -> Tensor:
-    return x
+    def _short(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+        """The queries of a kv head ask it together."""
+        if k.shape[1] == q.shape[1]:
+            return attend_step(q, k, v, bias)
+        groups = q.reshape(q.shape[0], k.shape[1], -1, q.shape[3])  # (B, K, H / K, D)
+        return attend_step(groups, k, v, bias).reshape(q.shape)
 
 
 class StepBlock(Block):
@@ -160,7 +136,7 @@ class StepBlock(Block):
     ) -> Tensor:
         """As `Block.forward`."""
         moved = bias is not None or (rotation is not None and self.cross_step is not None)
-        if caches is None or moved or not _is_step(x, mask, memory, caches) or probe.active():
+        if caches is None or moved or not _is_step(x, mask, memory, caches):
             return super().forward(
                 x,
                 mask,

@@ -12,15 +12,11 @@ from torch import nn
 from everyhead.layers.blocks import Block
 from everyhead.layers.feed_forward import FeedForward, GatedFeedForward
 from everyhead.layers.heads import VocabularyHead
-from everyhead.layers.inference import (
-    JointAttention,
-    PackedFeedForward,
-    PackedGatedFeedForward,
-    StepBlock,
-)
+from everyhead.layers.inference import JointAttention, StepBlock
 from everyhead.layers.linear import WideLinear
 from everyhead.layers.multi_head import MultiHeadAttention
 from everyhead.layers.packed import PackedLinear, multiplies_bf16
+from everyhead.layers.packed_feed_forward import PackedFeedForward, PackedGatedFeedForward
 
 Model = TypeVar("Model", bound=nn.Module)
 
