@@ -19,7 +19,7 @@ class RecentKeys(KeyValueCache):
     def __init__(self, capacity: int, reach: int) -> None:
         super().__init__(capacity)
         self.reach = reach
-        self._used = self._shown = 0  # rows of the memory in use; what the last call sees
+        self._used = 0  # rows of the memory in use
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Add (B, K, T, D); the new ones and at most M before them come back.
@@ -27,36 +27,28 @@ class RecentKeys(KeyValueCache):
         Raises:
             ValueError: more positions than there is room for.
         """
-        n = k.shape[2]
-        self._check(self.length + n)
-        self._make_room(k, v)
-        assert self._k is not None and self._v is not None
-        rows = slice(self._used, self._used + n)
-        self._k[:, :, rows], self._v[:, :, rows] = k, v
-        self._shown = min(self._used, self.reach) + n
-        self._used, self.length = rows.stop, self.length + n
-        return self.read()
-
-    def read(self) -> tuple[Tensor, Tensor]:
-        """The keys and values that the last call sees."""
+        self._check(self.length + k.shape[2])
         if self._k is None or self._v is None:
-            return super().read()
-        rows = slice(self._used - self._shown, self._used)
-        return self._k[:, :, rows], self._v[:, :, rows]
-
-    def _make_room(self, k: Tensor, v: Tensor) -> None:
-        """For T more: what is older than M leaves when the memory is full."""
-        need = k.shape[2] + self._used
-        if self._k is None or self._v is None:
-            size = min(self.capacity, max(2 * self.reach, k.shape[2]))
-            room = (*k.shape[:2], size)
+            room = (*k.shape[:2], 2 * self.reach)
             self._k, self._v = k.new_empty(*room, k.shape[3]), v.new_empty(*room, v.shape[3])
-        elif need > self._k.shape[2]:
-            kept = min(self._used, self.reach)
-            size = max(self._k.shape[2], kept + k.shape[2])
-            self._k = _moved(self._k, self._used, kept, size)
-            self._v = _moved(self._v, self._used, kept, size)
-            self._used = kept
+        before = self._used
+        both = self._entered(self._k, k, before), self._entered(self._v, v, before)
+        self._used = min(before + k.shape[2], 2 * self.reach)
+        if before + k.shape[2] > 2 * self.reach:  # what is older than M left
+            self._used = min(min(before, self.reach) + k.shape[2], 2 * self.reach)
+        self.length += k.shape[2]
+        return both
+
+    def _entered(self, memory: Tensor, new: Tensor, used: int) -> Tensor:
+        """The last M of `used` rows and the new ones, which the memory then ends with."""
+        n, size = new.shape[2], memory.shape[2]
+        if used + n <= size:
+            memory[:, :, used : used + n] = new
+            return memory[:, :, max(0, used - self.reach) : used + n]
+        whole = torch.cat([memory[:, :, max(0, used - self.reach) : used], new], 2)
+        kept = min(whole.shape[2], size)
+        memory[:, :, :kept] = whole[:, :, whole.shape[2] - kept :]
+        return whole
 
     def move(self, move: Move) -> None:
         if self._k is not None and self._v is not None:
@@ -119,12 +111,3 @@ class SegmentCache(TextCache):
         before = min(self.length, self.reach)
         seen = super().note(real, ids)
         return None if seen is None else seen[:, seen.shape[1] - before - ids.shape[1] :]
-
-
-def _moved(x: Tensor, used: int, kept: int, size: int) -> Tensor:
-    """The last `kept` of `used` rows at the beginning of a memory of so many."""
-    rows = x[:, :, used - kept : used].clone()
-    if size > x.shape[2]:
-        x = x.new_empty(*x.shape[:2], size, x.shape[3])
-    x[:, :, :kept] = rows
-    return x
