@@ -10,6 +10,8 @@ from everyhead.models import MODELS
 from everyhead.models.transformer import PRESETS, Transformer, TransformerConfig
 from tests.laws.families import FAMILIES, SMALL, batch, build, sentences
 
+OWN = [name for name in FAMILIES if name.startswith("transformer")]
+
 
 @pytest.mark.parametrize(("name", "count"), [("base", 63_082_496), ("big", 214_245_376)])
 def test_the_papers_parameter_counts(name: str, count: int) -> None:
@@ -185,7 +187,7 @@ def test_heads_that_do_not_divide_the_width_are_refused() -> None:
 
 @torch.no_grad()
 def test_texts_beyond_the_longest_are_refused_and_the_longest_is_taken() -> None:
-    for name in FAMILIES:
+    for name in OWN:
         model = build(name)
         short, longest = torch.ones(1, 3, dtype=torch.long), torch.ones(1, 40, dtype=torch.long)
         assert model(longest, longest).isfinite()[..., :-1].all()
@@ -208,7 +210,7 @@ def test_a_cache_is_held_to_the_longest_too() -> None:
 
 @torch.no_grad()
 def test_forward_is_head_of_hidden_and_hidden_is_decode_of_encode() -> None:
-    for name in FAMILIES:
+    for name in OWN:
         model = build(name)
         sides = batch(model)
         hidden = model.hidden(*sides)
@@ -264,7 +266,7 @@ def test_a_model_in_half_precision_is_near_the_wide_one(family: str, dtype: torc
 
 
 def test_the_padding_rows_stay_zero_while_the_model_trains() -> None:
-    for name in FAMILIES:
+    for name in OWN:
         model = build(name).train()
         steps = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
         sides = batch(model)

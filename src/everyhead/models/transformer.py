@@ -13,7 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
 from everyhead.layers import masks
-from everyhead.layers.beam_cache import BeamDecoderCache
 from everyhead.layers.blocks import Block, Memory, Stack
 from everyhead.layers.cache import DecoderCache
 from everyhead.layers.dropout import Dropout
@@ -25,6 +24,7 @@ from everyhead.layers.norms import LayerNorm
 from everyhead.layers.packing import Packing, only_right, packing_of
 from everyhead.layers.positions import LearnedPositions, SinusoidalPositions
 from everyhead.layers.residual import PostNorm, PreNorm
+from everyhead.models.encoder_decoder import EncoderDecoder
 
 
 class TransformerConfig(BaseModel):
@@ -79,8 +79,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 # fmt: on
 
 
-class Transformer(nn.Module):
-    """Encoder and decoder: `encode`, `decode`, `hidden`, `head`, and forward = head of hidden."""
+class Transformer(EncoderDecoder):
+    """Encoder and decoder; see EncoderDecoder for the verbs. Logits are −∞ at padding."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -138,29 +138,7 @@ class Transformer(nn.Module):
         mask = None if source_mask is None else masks.keys(source_mask, zeroed=True)
         return Memory(self.encoder(x, mask, packing=packing), mask, packing)
 
-    def decode(
-        self,
-        target: Tensor,
-        memory: Memory,
-        *,
-        target_mask: Tensor | None = None,
-        cache: DecoderCache | None = None,
-    ) -> Tensor:
-        """target int64 (B, T) → hidden states (B, T, C), zeros at padding.
-
-        With a cache, target holds the new positions only and must have no padding.
-
-        Raises:
-            ValueError: T is beyond the model's longest length, or a cache meets padding.
-        """
-        if cache is not None and target_mask is not None and not bool(target_mask.all()):
-            raise ValueError("decoding with a cache takes no padding: leave target_mask out")
-        target_mask = None if cache is not None else target_mask
-        packing = packing_of(target_mask)
-        hidden = self._decode(target, memory, target_mask, packing, cache)
-        return hidden if packing is None else packing.unpack(hidden)
-
-    def _decode(
+    def read_target(
         self,
         target: Tensor,
         memory: Memory,
@@ -168,6 +146,11 @@ class Transformer(nn.Module):
         packing: Packing | None,
         cache: DecoderCache | None = None,
     ) -> Tensor:
+        """The decoder's stack: (B, T, C), or packed (N, C).
+
+        Raises:
+            ValueError: T is beyond the model's longest length.
+        """
         start = 0 if cache is None else cache.length
         x = self._embed(
             self.target_embed, self.target_positions, target, target_mask, packing, start
@@ -176,53 +159,6 @@ class Transformer(nn.Module):
         if target_mask is not None and not only_right(target_mask, packing):
             mask = mask & masks.keys(target_mask, zeroed=True)
         return self.decoder(x, mask, memory, packing=packing, cache=cache)
-
-    def hidden(
-        self,
-        source: Tensor,
-        target: Tensor,
-        source_mask: Tensor | None = None,
-        target_mask: Tensor | None = None,
-    ) -> Tensor:
-        """Everything before the head: (B, T, C), zeros at padding."""
-        return self.decode(target, self.encode(source, source_mask), target_mask=target_mask)
-
-    def real_hidden(
-        self,
-        source: Tensor,
-        target: Tensor,
-        source_mask: Tensor | None = None,
-        target_mask: Tensor | None = None,
-    ) -> Tensor:
-        """`hidden` at the real target tokens alone, row by row: (N, C), what a loss needs."""
-        memory = self.encode(source, source_mask)
-        packing = packing_of(target_mask)
-        hidden = self._decode(target, memory, target_mask, packing)
-        if packing is not None:
-            return hidden
-        return hidden.flatten(0, 1) if target_mask is None else hidden[target_mask]
-
-    def head(self, hidden: Tensor) -> Tensor:
-        """(…, C) → logits (…, V); −∞ at padding."""
-        return self.output_head(hidden)
-
-    def forward(
-        self,
-        source: Tensor,
-        target: Tensor,
-        source_mask: Tensor | None = None,
-        target_mask: Tensor | None = None,
-    ) -> Tensor:
-        """Logits (B, T, V) of the piece after each target position (teacher forcing)."""
-        return self.head(self.hidden(source, target, source_mask, target_mask))
-
-    def cache(self, memory: Memory, max_len: int, *, beams: int = 1) -> DecoderCache:
-        """An empty cache for at most max_len target positions, of `beams` rows a sentence."""
-        mask, n_layers = memory.mask, self.config.n_decoder_layers
-        real = mask.key_mask if mask is not None and mask.only_keys else None
-        if beams == 1:
-            return DecoderCache(n_layers, max_len, memory_mask=real)
-        return BeamDecoderCache(n_layers, max_len, beams=beams, memory_mask=real)
 
     def _embed(
         self,
