@@ -120,7 +120,10 @@ def test_one_bucket_is_full_attention(n: int) -> None:
 
 @pytest.mark.parametrize("n", [2, 3, 17, 64, 65])
 @torch.no_grad()
-def test_the_causal_form_never_sees_the_future_not_even_through_chunk_edges(n: int) -> None:
+def test_the_causal_form_never_sees_the_future_not_even_through_chunk_edges(
+    n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunked, "BLOCK", 5)
     module = build(n_buckets=8, chunk=4).float()
     mask = masks.causal() & masks.keys(real_of(n, [(n // 3, 0), (0, 0)]))
     x = torch.randn(2, n, 12)
@@ -230,6 +233,7 @@ def test_gradients_equal_plain_autograds(
     kind: type[LshAttention], long: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chunked, "LONG", long)  # scores made again in backward, or kept
+    monkeypatch.setattr(chunked, "BLOCK", 4 if long else 64)
     module = build(kind)
     x = torch.randn(2, 19, 12, dtype=torch.float64)
     mask = masks.keys(real_of(19, [(0, 0), (3, 2)])) & masks.causal()
@@ -245,6 +249,22 @@ def test_gradients_equal_plain_autograds(
         found.append([given.grad, module.q_proj.weight.grad, module.v_proj.weight.grad])
     for fast, slow in zip(*found, strict=True):
         torch.testing.assert_close(fast, slow, rtol=1e-10, atol=1e-10)
+
+
+def test_what_is_dropped_is_dropped_again_when_scores_are_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = build(dropout=0.4).train()
+    x, found = torch.randn(1, 19, 12, dtype=torch.float64), []
+    for long in (0, 1 << 30):
+        monkeypatch.setattr(chunked, "LONG", long)
+        given = x.clone().requires_grad_()
+        torch.manual_seed(2)
+        out = module(given, masks.causal())
+        out.square().sum().backward()
+        found.append((out, given.grad))
+    for again, kept in zip(*found, strict=True):
+        torch.testing.assert_close(again, kept, rtol=1e-12, atol=1e-12)
 
 
 def test_no_tensor_grows_with_the_square_of_the_length() -> None:

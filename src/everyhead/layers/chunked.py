@@ -8,6 +8,8 @@ counts several times. A token sees itself only where it sees nothing else, and t
 layers/hashing.py. All is computed in at least float32.
 """
 
+from collections.abc import Iterator
+from functools import reduce
 from typing import NamedTuple, cast
 
 import torch
@@ -21,8 +23,9 @@ from everyhead.layers.hashing import Chunks, Hashing, Layout, hashed, within_buc
 from everyhead.layers.masks import Mask, keys
 from everyhead.layers.rules import Causal, Keys
 
-# From so many tokens on, the scores of a round are not kept for backward but made again.
+# From so many tokens on, scores are not kept for backward but made again.
 LONG = 4096
+BLOCK = 64  # chunks whose scores are made at once, small enough for a processor's cache
 ROWS = 1 << 22  # scores of a block of rows
 LOW = -1e30  # below all scores
 NO_BIAS = (
@@ -60,45 +63,74 @@ def attend(parts: LshParts, mask: Mask | None, dropout_p: float = 0.0) -> Tensor
         return _attend_rows(parts, mask, dropout_p)
     wide, real = _wide(parts, mask)
     causal = mask is not None and any(isinstance(rule, Causal) for rule in mask.rules)
-    found = []
-    for chunks in wide.layout(_buckets(wide), real, wide.hashing):
-        given = (wide.q, wide.k, wide.v, chunks, wide.scale, causal, dropout_p)
-        if torch.is_grad_enabled() and wide.q.shape[2] >= LONG:
-            found.append(checkpoint(_attend_chunks, *given, use_reentrant=False))
-        else:
-            found.append(_attend_chunks(*given))
-    mixed, total, peak = (torch.cat(each, 2) for each in zip(*found, strict=True))
-    shares = (peak - peak.amax(2, keepdim=True)).exp()  # (B, H, R, T, 1)
-    mixed, total = (mixed * shares).sum(2), (total * shares).sum(2)
+    pads = ~real[:, None, :, None]  # (B, 1, T, 1)
+    q, k, v = (wide.q * wide.scale).masked_fill(pads, 0), wide.k.contiguous(), wide.v.contiguous()
+    layouts = wide.layout(_buckets(wide), real, wide.hashing)
+    found = reduce(_joined, (_attend_chunks(q, k, v, each, causal, dropout_p) for each in layouts))
+    shares = (found.peak - found.peak.amax(2, keepdim=True)).exp()  # (B, H, R, T, 1)
+    mixed, total = (found.mixed * shares).sum(2), (found.total * shares).sum(2)
     out = mixed / total.masked_fill(total == 0, 1)  # (B, H, T, Dv)
-    alone = dropout((real[:, None, :, None] & (total == 0)).to(out.dtype), dropout_p)
-    return (out + alone * wide.v).to(parts.v.dtype)
+    alone = dropout((total == 0).to(out.dtype), dropout_p)
+    return (out + alone * v).masked_fill(pads, 0).to(parts.v.dtype)
+
+
+def _joined(a: Found, b: Found) -> Found:
+    """Of two rounds (R = 1 each) the sums of both."""
+    peak = torch.maximum(a.peak, b.peak)
+    of_a, of_b = (a.peak - peak).exp(), (b.peak - peak).exp()  # (B, H, 1, T, 1)
+    mixed = torch.addcmul(a.mixed * of_a, b.mixed, of_b)
+    return Found(mixed, a.total * of_a + b.total * of_b, peak)
 
 
 def _attend_chunks(
-    q: Tensor, k: Tensor, v: Tensor, chunks: Chunks, scale: float, causal: bool, dropout_p: float
+    q: Tensor, k: Tensor, v: Tensor, chunks: Chunks, causal: bool, dropout_p: float
 ) -> Found:
-    """Each chunk with those it sees."""
+    """Each chunk with those it sees, some chunks at a time; k and v under padding are finite."""
     source, near, slots = chunks
-    empty = (source < 0)[..., None]
-    q, k, v = (
-        picked(x, source.clamp_min(0).flatten(2))
-        .unflatten(2, source.shape[2:])
-        .masked_fill(empty, 0)
-        for x in (q, k, v)
-    )  # (B, H, M, C, D)
-    looked = [picked(x, near.flatten(2)) for x in (k, v, source)]
-    k, v, there = (x.unflatten(2, near.shape[2:]).flatten(3, 4) for x in looked)  # (B, H, M, LC, …)
-    seen = (there[..., None, :] >= 0) & (there[..., None, :] != source[..., None]) & ~empty
+    batch, heads, m, size = source.shape
+    first = torch.arange(batch * heads, device=q.device).view(batch, heads, 1, 1) * m
+    near = (near + first).flatten(0, 2)  # (B·H·M, L)
+    laid = [picked(x, source.clamp_min(0).flatten(2)).view(-1, size, x.shape[3]) for x in (q, k, v)]
+    own = source.view(-1, size).int()
+    sides = (laid[0].split(BLOCK), own.split(BLOCK), *(_looked(x, near) for x in (*laid[1:], own)))
+    found = []
+    for block in zip(*sides, strict=True):
+        given = (*block, causal, dropout_p)
+        if torch.is_grad_enabled() and q.shape[2] >= LONG:
+            found.append(checkpoint(_attend_block, *given, use_reentrant=False))
+        else:
+            found.append(_attend_block(*given))
+    back = (torch.cat(each).view(batch, heads, m * size, -1) for each in zip(*found, strict=True))
+    return Found(*(picked(x, slots.flatten(2)).unflatten(2, slots.shape[2:]) for x in back))
+
+
+def _attend_block(
+    q: Tensor, own: Tensor, k: Tensor, v: Tensor, there: Tensor, causal: bool, dropout_p: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """q (N, C, D) of tokens own (N, C), k and v (N, L·C, D) of tokens there; −1: an empty slot."""
     if causal:
-        seen &= there[..., None, :] <= source[..., None]
-    scores = (q @ k.transpose(-2, -1) * scale).masked_fill(~seen, LOW)  # (B, H, M, C, LC)
-    peak = scores.detach().amax(-1, keepdim=True)
-    powers = (scores - peak).exp().masked_fill(~seen, 0)
-    total = powers.sum(-1, keepdim=True)
-    mixed = dropout(powers, dropout_p) @ v  # (B, H, M, C, Dv)
-    back = [picked(x.flatten(2, 3), slots.flatten(2)) for x in (mixed, total, peak)]
-    return Found(*(x.unflatten(2, slots.shape[2:]) for x in back))
+        far = there.masked_fill(there < 0, torch.iinfo(there.dtype).max)
+        hidden = far[:, None] >= own[..., None]  # (N, C, L·C)
+    else:
+        hidden = (there[:, None] == own[..., None]) | (there < 0)[:, None]
+    scores = torch.bmm(q, k.transpose(1, 2)).masked_fill_(hidden, LOW)
+    peak = scores.detach().amax(-1, keepdim=True).clamp_min(LOW / 2)  # so what is hidden is e^−∞
+    powers = scores.sub_(peak).exp_()
+    mixed = torch.bmm(dropout(powers, dropout_p), v)  # (N, C, Dv)
+    return mixed, powers.sum(-1, keepdim=True), peak
+
+
+def _looked(x: Tensor, near: Tensor) -> Iterator[Tensor]:
+    """The chunks (N, C, …) that each sees, (·, L·C, …) for BLOCK chunks at a time.
+
+    For a gradient they are taken at once: its backward would else be as large for every block.
+    """
+    if x.requires_grad:
+        whole = x.index_select(0, near.flatten()).view(len(near), -1, *x.shape[2:])
+        yield from whole.split(BLOCK)
+    else:
+        for part in near.split(BLOCK):
+            yield x.index_select(0, part.flatten()).view(len(part), -1, *x.shape[2:])
 
 
 def weights(

@@ -78,7 +78,9 @@ def hashed(k: Tensor, rotations: Tensor, factors: tuple[int, ...]) -> Tensor:
         for factor in factors:
             if factor > 1:
                 part = turned[..., first : first + factor // 2]
-                bucket += times * torch.cat([part, -part], -1).argmax(-1)
+                top = part.abs().argmax(-1, keepdim=True)
+                below = part.gather(-1, top) < 0  # then it is −x that is the largest
+                bucket += times * (top + factor // 2 * below)[..., 0]
             first, times = first + factor // 2, times * factor
         rounds.append(bucket)
     return torch.stack(rounds, 2)
