@@ -10,6 +10,7 @@ from everyhead.models.transformer_xl import TransformerXL
 from everyhead.training.metrics import read_rows
 from everyhead.training.recipe import built_in_recipes, load_recipe, parse_recipe
 from everyhead.training.run import make_trainer, prepare
+from everyhead.weights.folder import load
 from tests.training.small_jobs import TOOLS, values
 
 MODELS = {
@@ -38,7 +39,7 @@ def test_it_learns_is_saved_and_scored(family: str, tmp_path: Path) -> None:
     assert held_out["loss"] < 4.0, "log 280 is 5.6"
     assert made.job("cpu").validation[0].documents is not None, "rows are full"
     made.save(model, tmp_path / "folder")
-    again, tokenizer = TOOLS.open(tmp_path / "folder")
+    again, tokenizer = load(tmp_path / "folder")
     ids = torch.tensor([tokenizer.encode("to be or not")])
     assert torch.equal(again(ids), model(ids))
     assert made.evaluate(again, "test") == made.evaluate(model, "test")

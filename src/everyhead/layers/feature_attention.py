@@ -20,7 +20,7 @@ from everyhead.layers.prefix_sums import Keyed, Sums, added, read_causal, read_s
 from everyhead.layers.random_features import LOW, Features, features
 from everyhead.layers.rules import Causal, Documents, Keys
 
-CHUNK = 4096  # keys whose features are held at once
+CHUNK = 512  # keys whose features are held at once
 NO_BIAS = (
     "random features cannot honour a bias: it would be added to scores that are never made; use a "
     "family without one, or exact attention"
@@ -132,8 +132,7 @@ def keyed(parts: FeatureParts, kept: Tensor | None, columns: slice) -> Keyed:
     if kept is None:
         return Keyed(of.values, of.peak, v, None)
     real = kept[:, None, columns]  # (B, 1, s)
-    values = of.values.masked_fill(~real[..., None], 0)
-    return Keyed(values, of.peak.masked_fill(~real, LOW), v, real)
+    return Keyed(of.values, of.peak.masked_fill(~real, LOW), v, real)
 
 
 def widened(parts: FeatureParts) -> FeatureParts:

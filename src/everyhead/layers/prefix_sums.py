@@ -54,12 +54,14 @@ class Sums(NamedTuple):
 
 def added(total: Sums, new: Keyed, of: Tensor | None = None) -> Sums:
     """The sums with more keys; `of` (B, 1, n): those of them that count."""
+    if new.real is not None:
+        of = new.real if of is None else of & new.real
     own = new.peak if of is None else new.peak.masked_fill(~of, LOW)
     peak = torch.maximum(total.peak, own.detach().amax(-1))  # (B, H)
     share = (own - peak[..., None]).exp()  # (B, H, n)
     share = share if of is None else share.masked_fill(~of, 0)
-    phi = new.values * share[..., None]
-    return Sums(total.rescaled(peak) + phi.transpose(-2, -1) @ new.with_one, peak)
+    shared = new.with_one * share[..., None]  # (B, H, n, D + 1)
+    return Sums(total.rescaled(peak) + new.values.transpose(-2, -1) @ shared, peak)
 
 
 def read_sums(phi: Tensor, total: Sums) -> Tensor:

@@ -39,11 +39,14 @@ def orthogonal(n_features: int, d_head: int, generator: torch.Generator | None =
 
 def features(x: Tensor, projection: Tensor, *, scale: float, kernel: str) -> Features:
     """x (B, H, n, D), at least float32, and ω (m, D) → its features."""
-    scaled = x * scale**0.5
-    logits = scaled @ projection.to(x.dtype).T  # (B, H, n, m)
+    logits = x @ (projection.to(x.dtype) * scale**0.5).T  # (B, H, n, m)
     if kernel == "relu":
         values = (logits * logits.shape[-1] ** -0.5).relu() + RELU_FLOOR
         return Features(values, logits.new_zeros(logits.shape[:-1]))
     largest = logits.detach().amax(-1, keepdim=True)
-    peak = largest[..., 0] - scaled.square().sum(-1) / 2
-    return Features((logits - largest).exp() + FLOOR, peak.clamp_min(LOW / 10))
+    peak = largest[..., 0] - x.square().sum(-1) * (scale / 2)
+    if torch.is_grad_enabled():
+        values = (logits - largest).exp() + FLOOR
+    else:
+        values = logits.sub_(largest).exp_().add_(FLOOR)  # passes over memory cost more than sums
+    return Features(values, peak.clamp_min(LOW / 10))
