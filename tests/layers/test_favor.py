@@ -16,6 +16,7 @@ from everyhead.layers.feature_cache import FeatureSums
 from everyhead.layers.masks import Mask
 from everyhead.layers.multi_head import MultiHeadAttention
 from everyhead.layers.random_features import features, orthogonal
+from everyhead.models.llama import Llama, LlamaConfig
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 1e-2}
 LENGTHS = (1, 2, 3, 127, 128, 129, 300)
@@ -305,3 +306,24 @@ def test_it_takes_the_place_of_exact_attention_with_the_same_parameters() -> Non
     assert torch.equal(other.projection, RandomFeatures(4096).of(plain).projection)
     with pytest.raises(ValueError, match="take the place of exact attention"):
         RandomFeatures().of(other)
+
+
+@torch.no_grad()
+def test_in_a_model_with_rotary_positions_left_padding_and_a_cache_of_keys() -> None:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=23, d_model=32, n_heads=4, n_kv_heads=2, n_layers=2, max_len=40, d_ff=48
+    )
+    model = Llama(config).eval()
+    for block in model.decoder.blocks:
+        block.self_attn = RandomFeatures(64).of(block.self_attn)
+    texts = [torch.randint(0, 23, (1, n)) for n in (6, 2)]
+    ids, more = torch.zeros(2, 6, dtype=torch.long), torch.randint(0, 23, (2, 5))
+    real = torch.arange(6) >= torch.tensor([[0], [4]])
+    ids[0], ids[1, 4:] = texts[0], texts[1]
+    cache = model.cache(11)
+    model.hidden(ids, real, cache=cache)
+    found = torch.cat([model.hidden(each, cache=cache) for each in more.split(1, 1)], 1)
+    for i, text in enumerate(texts):
+        alone = model.hidden(torch.cat([text, more[i : i + 1]], 1))[:, -5:]
+        torch.testing.assert_close(found[i : i + 1], alone, rtol=1e-5, atol=1e-5)

@@ -9,7 +9,7 @@ from everyhead.models.performer import Performer
 from everyhead.models.transformer_xl import TransformerXL
 from everyhead.training.metrics import read_rows
 from everyhead.training.recipe import built_in_recipes, load_recipe, parse_recipe
-from everyhead.training.run import make_trainer, prepare
+from everyhead.training.run import make_trainer, prepare, write_beginnings
 from everyhead.weights.folder import load
 from tests.training.small_jobs import TOOLS, values
 
@@ -23,7 +23,7 @@ RECIPES = {"performer": "pretrain-performer", "transformer-xl": "pretrain-xl"}
 def prepared(family: str, folder: Path):
     given = values("pretrain-gpt2", folder)
     given["model"] |= {"family": family, "dropout": 0.1, "d_model": 32, **MODELS[family][1]}
-    given["train"] = given["train"] | {"max_steps": 40, "evaluate_every": 40, "save_every": 40}
+    given["train"] = given["train"] | {"max_steps": 40, "evaluate_every": 40, "save_every": 20}
     return prepare(parse_recipe(given, "a test"), None, TOOLS)
 
 
@@ -43,6 +43,32 @@ def test_it_learns_is_saved_and_scored(family: str, tmp_path: Path) -> None:
     ids = torch.tensor([tokenizer.encode("to be or not")])
     assert torch.equal(again(ids), model(ids))
     assert made.evaluate(again, "test") == made.evaluate(model, "test")
+
+
+@pytest.mark.parametrize("family", MODELS)
+def test_a_run_resumed_is_the_run(family: str, tmp_path: Path) -> None:
+    """The projections too come back from the checkpoint, to the bit."""
+    ends = []
+    for name in ("straight", "stopped"):
+        made, run = prepared(family, tmp_path / "data"), tmp_path / name
+        run.mkdir()
+        made.write(run)
+        write_beginnings(run, made)
+        trainer = make_trainer(made, run)
+        if name == "stopped":
+            while trainer.state.step < 20:
+                trainer._step()
+                trainer._after_step()
+            torch.manual_seed(99)
+            again = prepare(load_recipe(str(run / "recipe.toml")), run, TOOLS)
+            trainer = make_trainer(again, run)
+            trainer.resume()
+            assert trainer.state.step == 20
+        trainer.fit()
+        ends.append(trainer.model.state_dict())
+    assert ends[0].keys() == ends[1].keys()
+    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+    assert any("projection" in name for name in ends[0]) == (family == "performer")
 
 
 @pytest.mark.parametrize("family", MODELS)
