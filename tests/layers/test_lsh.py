@@ -136,6 +136,18 @@ def test_the_causal_form_never_sees_the_future_not_even_through_chunk_edges(
         assert not torch.equal(after[1, t + 1], before[1, t + 1])
 
 
+def test_where_a_token_stands_does_not_depend_on_later_ones() -> None:
+    how, real = hashing.Hashing((4,), 3, (1, 0)), torch.ones(2, 40, dtype=torch.bool)
+    before = torch.randint(0, 4, (2, 3, 1, 40))
+    for t in range(0, 39, 4):
+        after = before.clone()
+        after[..., t + 1 :] = torch.randint(0, 4, (2, 3, 1, 39 - t))
+        (old,), (new,) = (hashing.within_buckets(each, real, how) for each in (before, after))
+        assert torch.equal(new.slots[..., : t + 1], old.slots[..., : t + 1])
+        for chunk in range(int(old.slots[0, 0, 0, : t + 1].max()) // 3 + 1):
+            assert torch.equal(new.near[0, 0, chunk], old.near[0, 0, chunk])
+
+
 @torch.no_grad()
 def test_the_published_chunks_see_the_future_and_ours_do_not() -> None:
     earlier = {}
