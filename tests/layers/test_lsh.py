@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 from everyhead.layers import chunked, hashing, masks
 from everyhead.layers.cache import KeyValueCache
 from everyhead.layers.lsh import LshAttention, PublishedLshAttention
+from everyhead.layers.packing import Packing
 from everyhead.layers.rotary import Rotary
 
 BOTH = pytest.mark.parametrize("kind", [LshAttention, PublishedLshAttention])
@@ -212,7 +213,7 @@ def test_pads_share_no_bucket_with_real_tokens(kind: type[LshAttention]) -> None
 @torch.no_grad()
 def test_any_length_from_1_up(kind: type[LshAttention]) -> None:
     module = build(kind, n_buckets=(2, 4), chunk=8).float()
-    for n in (*range(1, 40), 127, 128, 129, 1000, 1025):
+    for n in (*range(1, 20), 63, 64, 65, 127, 128, 129, 1000, 1025):
         out = module(torch.randn(1, n, 12), masks.causal())
         assert out.shape == (1, n, 12) and bool(out.isfinite().all())
 
@@ -322,7 +323,7 @@ def test_dropout_keeps_the_mean_and_is_off_in_eval() -> None:
     with torch.no_grad():
         clean = module(x)
         module.train()
-        mean = torch.stack([module(x) for _ in range(100)]).mean(0)
+        mean = torch.stack([module(x) for _ in range(60)]).mean(0)
         assert not torch.equal(module(x), clean)
     assert (mean - clean).abs().mean() < 0.25 * clean.abs().mean()
 
@@ -354,3 +355,20 @@ def test_autocast_hashes_and_sums_in_float32() -> None:
     slow = module.mix(module.weights(parts, masks.causal()), parts)
     assert math.isfinite(out.sum().item())
     torch.testing.assert_close(out.float(), slow.float(), rtol=1e-2, atol=1e-2)
+
+
+@torch.no_grad()
+def test_packed_rows_give_the_same() -> None:
+    module, x = build(), torch.randn(2, 20, 12, dtype=torch.float64)
+    real = real_of(20, [(6, 0), (0, 3)])
+    mask = masks.keys(real) & masks.causal()
+    packed = module(x[real], mask, packing=Packing(real))
+    torch.testing.assert_close(packed, module(x, mask)[real], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_a_traced_graph_gives_the_same() -> None:
+    module, x = build(), torch.randn(2, 20, 12, dtype=torch.float64)
+    traced = torch.compile(module, backend="eager", fullgraph=True)
+    assert torch.equal(traced(x, masks.causal()), module(x, masks.causal()))

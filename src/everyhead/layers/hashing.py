@@ -11,6 +11,7 @@ were begun, so not even their place in memory depends on the future. `across_buc
 published way: all tokens sorted by bucket and cut into equal chunks.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -28,7 +29,7 @@ class Hashing(NamedTuple):
     @property
     def n_buckets(self) -> int:
         """b₁·b₂·…"""
-        return int(torch.tensor(self.factors).prod())
+        return math.prod(self.factors)
 
     @property
     def width(self) -> int:
@@ -86,7 +87,6 @@ def hashed(k: Tensor, rotations: Tensor, factors: tuple[int, ...]) -> Tensor:
     return torch.stack(rounds, 2)
 
 
-@torch.no_grad()
 def within_buckets(buckets: Tensor, real: Tensor, hashing: Hashing) -> Iterator[Chunks]:
     """Chunks by a token's rank within its bucket, one round after another; tokens that are not
     `real` (B, S) stand in none. buckets (B, H, R, S).
@@ -123,7 +123,6 @@ def within_buckets(buckets: Tensor, real: Tensor, hashing: Hashing) -> Iterator[
         yield Chunks(source, torch.stack(near, -1), slots[:, :, None])
 
 
-@torch.no_grad()
 def across_buckets(buckets: Tensor, real: Tensor, hashing: Hashing) -> Iterator[Chunks]:
     """The published chunks: all rounds sorted by bucket, one behind the other, in equal pieces.
 

@@ -5,6 +5,7 @@ another bucket: the gradient would be that of another function. So what was deci
 (hashes, layers/lsh.py) is handed out again, in the same order.
 """
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -15,6 +16,9 @@ from torch import Tensor
 Kept = list[Tensor]
 _kept: ContextVar[Kept | None] = ContextVar("kept", default=None)
 _again: ContextVar[Iterator[Tensor] | None] = ContextVar("again", default=None)
+# How many passes are kept or repeated anywhere. A traced graph reads this plain number alone.
+_anywhere = 0
+_lock = threading.Lock()
 
 
 @contextmanager
@@ -22,9 +26,11 @@ def kept() -> Iterator[Kept]:
     """Inside, every decision is put into the list that this gives."""
     decisions: Kept = []
     token = _kept.set(decisions)
+    _count(1)
     try:
         yield decisions
     finally:
+        _count(-1)
         _kept.reset(token)
 
 
@@ -37,11 +43,13 @@ def again(decisions: Kept) -> Iterator[None]:
     """
     left = iter(decisions)
     token = _again.set(left)
+    _count(1)
     try:
         yield
         if next(left, None) is not None:
             raise RuntimeError("the second pass decided less often than the first")
     finally:
+        _count(-1)
         _again.reset(token)
 
 
@@ -51,6 +59,8 @@ def decided(decide: Callable[[], Tensor]) -> Tensor:
     Raises:
         RuntimeError: the second pass asks for more than the first.
     """
+    if _anywhere == 0:
+        return decide()
     left = _again.get()
     if left is not None:
         before = next(left, None)
@@ -63,3 +73,9 @@ def decided(decide: Callable[[], Tensor]) -> Tensor:
         small = decision.numel() == 0 or int(decision.max()) < torch.iinfo(torch.int16).max
         decisions.append(decision.to(torch.int16 if small else torch.int32))
     return decision
+
+
+def _count(step: int) -> None:
+    global _anywhere
+    with _lock:
+        _anywhere += step
