@@ -50,6 +50,8 @@ _HOMES = {
     "RandomFeatures": "everyhead.layers.favor",
     "Recurrent": "everyhead.models.recurrent",
     "RecurrentConfig": "everyhead.models.recurrent",
+    "RecurrentTranslator": "everyhead.models.recurrent_translator",
+    "RecurrentTranslatorConfig": "everyhead.models.recurrent_translator",
     "T5": "everyhead.models.t5",
     "T5Config": "everyhead.models.t5",
     "Transformer": "everyhead.models.transformer",

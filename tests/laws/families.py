@@ -6,7 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from everyhead.layers.additive import AdditiveAttention
 from everyhead.layers.multi_head import MultiHeadAttention
+from everyhead.models.recurrent_translator import RecurrentTranslator, RecurrentTranslatorConfig
 from everyhead.models.t5 import T5, T5Config
 from everyhead.models.transformer import Transformer, TransformerConfig
 
@@ -30,6 +32,14 @@ def t5(**choices: object) -> Callable[[], T5]:
     return make
 
 
+def recurrent(**choices: object) -> Callable[[], RecurrentTranslator]:
+    def make() -> RecurrentTranslator:
+        sizes = {"vocab_size": 23, "d_model": 32, "max_len": 40}
+        return RecurrentTranslator(RecurrentTranslatorConfig(**sizes, **choices))
+
+    return make
+
+
 FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "transformer-post": transformer(),
     "transformer-pre-separate-untied": transformer(
@@ -38,9 +48,15 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "transformer-pre-learned": transformer(norm="pre", positions="learned", activation="gelu"),
     "transformer-post-separate-learned": transformer(source_vocab_size=19, positions="learned"),
     "t5": t5(activation="gelu_tanh", gated=True),
+    "recurrent-gru": recurrent(),
+    "recurrent-lstm-separate-untied": recurrent(
+        cell="lstm", n_encoder_layers=2, source_vocab_size=19, tie_output=False
+    ),
 }
 # Every family that can be decoded step by step has `encode`, `decode` and `cache`.
-ENCODER_DECODERS = [name for name in FAMILIES if name.startswith(("transformer", "t5"))]
+ENCODER_DECODERS = [name for name in FAMILIES if name.startswith(("transformer", "t5", "rec"))]
+# Families of blocks, with attention to itself in both halves.
+STACKED = [name for name in FAMILIES if not name.startswith("recurrent")]
 
 
 def build(name: str, *, dtype: torch.dtype = torch.float32) -> nn.Module:
@@ -53,7 +69,9 @@ def build(name: str, *, dtype: torch.dtype = torch.float32) -> nn.Module:
     with torch.no_grad():
         if not isinstance(model, Transformer):
             for part in model.modules():
-                if isinstance(part, MultiHeadAttention):
+                if isinstance(part, AdditiveAttention):
+                    part.score.mul_(4)
+                elif isinstance(part, MultiHeadAttention):
                     for projection in (part.q_proj, part.k_proj, part.v_proj):
                         projection.weight.mul_(2**0.5)
         for p in model.parameters():

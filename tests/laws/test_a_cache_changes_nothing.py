@@ -240,5 +240,7 @@ def test_a_shared_history_is_cropped_and_held_to_its_capacity(family: str) -> No
         model.decode(ids[:, 3:4], memory, cache=cache)
     cache.crop(1)
     torch.testing.assert_close(model.decode(ids[:, 1:2], memory, cache=cache), step, **NEAR)
+    if family.startswith("recurrent"):  # rows have states of their own: several positions at once
+        return
     with pytest.raises(ValueError, match="one position at a time"):
         model.decode(ids[:, :2], memory, cache=model.cache(memory, 3, beams=2))

@@ -10,7 +10,7 @@ from everyhead.inspection.beams import PLAIN, Layout, by_row, layout_of
 from everyhead.inspection.changes import Change, TokenHidden
 from everyhead.inspection.given import Readings, bias_of
 from everyhead.inspection.places import Place
-from everyhead.inspection.relation import Relation, Step
+from everyhead.inspection.relation import Relation, Step, told
 from everyhead.inspection.tokens import Tokens
 from everyhead.layers import probe
 from everyhead.layers.attention import Parts
@@ -81,7 +81,9 @@ class Recorder:
 
     def _note(self, place: Place, own: Parts, mask: Mask | None, relation: Relation) -> None:
         bias = None if own.bias is None else self._readings.of(own.bias, bias_of)
-        ids = self.tokens.of(own.q.shape[0], own.q.shape[2]) if place.kind == "self" else None
+        alone = self.before(place) is None
+        known = place.kind == "self" or alone
+        ids = self.tokens.of(own.q.shape[0], own.q.shape[2]) if known else None
         place.note(own, mask, relation, bias=bias, ids=ids)
 
     def _layout(self, module: nn.Module, place: Place, parts: Parts, mask: Mask | None) -> Layout:
@@ -101,7 +103,11 @@ class Recorder:
             memory = reader.calls[-1].k if reader is not None and reader.calls else None
             return place.compare(own.k, own.q.shape[2], memory)
         before = self.before(place)
-        return Relation(Step.FRESH) if before is None else before.last
+        if before is None:
+            rows_before = place.calls[-1].q.shape[0] if place.calls else 0
+            step = getattr(own, "step", None)
+            return told(step, place.length, own.q.shape[0], rows_before)
+        return before.last
 
 
 def _within_backward() -> bool:

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from everyhead.layers.additive import Step as StepOfMany
+
 
 class Step(Enum):
     """How a call stands to the calls before it."""
@@ -52,6 +54,22 @@ def relation_of(
         return Relation(Step.NEXT)
     parents = _found_again(before, kept, memory)
     return Relation(Step.LOST) if parents is None else Relation(Step.MOVED, parents)
+
+
+def told(step: StepOfMany | None, n_before: int, n_rows: int, rows_before: int) -> Relation:
+    """By what an attention itself says, which is asked step by step over the same keys.
+
+    n_before: steps that are kept; n_rows: of this call, rows_before: of the one before.
+    """
+    if step is None or step.number == 0:
+        return Relation(Step.FRESH)
+    if n_before == 0:  # a pass that was begun before the recording
+        return Relation(Step.FRESH)
+    if step.number != n_before:
+        return Relation(Step.LOST, cropped=step.number < n_before)
+    if step.parents is not None:
+        return Relation(Step.MOVED, step.parents)
+    return Relation(Step.NEXT if n_rows == rows_before else Step.LOST)
 
 
 def _found_again(before: Tensor, kept: Tensor, memory: Tensor | None) -> Tensor | None:

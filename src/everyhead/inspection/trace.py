@@ -131,7 +131,7 @@ class Trace:
     def _follow(self, half: str, sequences: Sequence[Sequence[int]], each: int) -> bool:
         places = self.stack(half)
         # The deepest keys tell rows apart that the first layer's do not: they know the memory.
-        known = [place for place in places if place.kind == "self" and place.steps_are_known]
+        known = [place for place in places if place.steps_are_known]
         if not known:
             return False
         rows = followed(known[-1], sequences, each)

@@ -6,6 +6,8 @@ The same protocol as of keys and values (layers/cache.py). A state cannot be run
 
 from torch import Tensor
 
+from everyhead.layers.cache import DecoderCache, KeyValueCache
+
 State = tuple[Tensor, ...]  # (B, …) each
 
 
@@ -59,3 +61,31 @@ class StateCache:
             )
         self.length, self.state = n, ends[n]
         self._before = [(length, state) for length, state in self._before if length < n]
+
+
+class StateDecoderCache(DecoderCache):
+    """Of a decoder with a state and one attention over a memory, whose keys are made once."""
+
+    def __init__(self, capacity: int, *, memory_mask: Tensor | None = None) -> None:
+        super().__init__(0, capacity, memory_mask=memory_mask)
+        self.cross_attn = [KeyValueCache(0, fixed=True, key_mask=memory_mask)]
+        self.states = StateCache(capacity)
+        self.parents: Tensor | None = None  # where rows came from since the last position
+
+    @property
+    def length(self) -> int:
+        return self.states.length
+
+    def append(self, n: int, state: State) -> None:
+        """n more positions, and the state after them; raises as `StateCache.append` does."""
+        self.states.append(n, state)
+        self.parents = None
+
+    def reorder(self, index: Tensor) -> None:
+        """Choose target rows anew; the memory stays as it is."""
+        self.states.reorder(index)
+        self.parents = index if self.parents is None else self.parents.index_select(0, index)
+
+    def crop(self, n: int) -> None:
+        """Back to where a call ended; raises as `StateCache.crop` does."""
+        self.states.crop(n)

@@ -9,6 +9,7 @@ from everyhead.models import (
     performer,
     picture_convolution,
     recurrent,
+    recurrent_translator,
     t5,
     tasks,
     transformer,
@@ -46,6 +47,11 @@ MODELS: dict[str, Family] = {
     ),
     **tasks.FAMILIES,
     "recurrent": Family(recurrent.Recurrent, recurrent.RecurrentConfig, recurrent.PRESETS),
+    "recurrent-translator": Family(
+        recurrent_translator.RecurrentTranslator,
+        recurrent_translator.RecurrentTranslatorConfig,
+        recurrent_translator.PRESETS,
+    ),
     "convolutional": Family(
         convolutional.Convolutional, convolutional.ConvolutionalConfig, convolutional.PRESETS
     ),
