@@ -15,7 +15,7 @@ from everyhead.data.pairs import FilterCounts, PairFilter
 from everyhead.data.splits import Splits, fingerprint
 from everyhead.data.translation import PairSource, SplitRule, counts_text, prepare_pairs
 from everyhead.errors import UserError
-from everyhead.models.transformer import Transformer, TransformerConfig
+from everyhead.models import MODELS
 from everyhead.training.job import Job, JobKind, Prepared, Tools
 from everyhead.training.jobs.translate_recipe import DataRecipe, TranslateRecipe
 from everyhead.training.losses import batch_loss
@@ -37,7 +37,7 @@ class PreparedTranslation(Prepared):
         report: dict[str, Any],
         tokenizer: PairTokenizer,
         ids: EncodedPairs,
-        config: TransformerConfig,
+        config: Any,
     ) -> None:
         self.recipe, self.tools = recipe, tools
         self.splits, self.report, self.tokenizer = splits, report, tokenizer
@@ -52,16 +52,17 @@ class PreparedTranslation(Prepared):
         parts = (f"{sizes[k]:,} {k}" for k in ("train", "validation", "test"))
         lines.append("Split: " + ", ".join(parts))
         c = self.config
+        kind = f"{c.n_heads} heads" if hasattr(c, "n_heads") else c.cell
         lines.append(
             f"Model: {c.n_encoder_layers}+{c.n_decoder_layers} layers, d_model {c.d_model}, "
-            f"{c.n_heads} heads, {c.vocab_size:,} pieces"
+            f"{kind}, {c.vocab_size:,} pieces"
         )
         return lines
 
     def job(self, device: str) -> Job:
         train, config = self.recipe.train, self.config
         torch.manual_seed(train.seed)
-        model = Transformer(config).to(device)
+        model: Any = MODELS[self.recipe.model.family].model(config).to(device)
         by_tokens = train.batch_sentences is None
         plan = BatchPlan(
             self.ids.source_lengths,
@@ -158,7 +159,7 @@ def read_splits(recipe: DataRecipe) -> tuple[Splits, dict[str, Any]]:
     return prepared.splits, prepared.report
 
 
-def validation_batches(ids: EncodedPairs, config: TransformerConfig) -> list[Batch]:
+def validation_batches(ids: EncodedPairs, config: Any) -> list[Batch]:
     """Batches of held-out pairs by a token budget, in a fixed order."""
     plan = BatchPlan(ids.source_lengths, ids.target_lengths, batch_tokens=VALIDATION_TOKENS, seed=0)
     return [

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, ValidationError
 
 from everyhead.errors import UserError
-from everyhead.models.transformer import PRESETS, TransformerConfig
+from everyhead.models import MODELS
 from everyhead.training.complaints import nearest, sentence
 from everyhead.training.sections import Recipe, Rivals, Section, Share, Size, TrainRecipe
 
@@ -40,7 +40,9 @@ class TokenizerRecipe(Section):
 class ModelRecipe(Section):
     """A preset and what differs from it."""
 
+    family: Literal["transformer", "recurrent-translator"] = "transformer"
     preset: str = "small"
+    cell: str | None = None
     d_model: Size | None = None
     n_heads: Size | None = None
     n_layers: Size | None = None
@@ -55,26 +57,33 @@ class ModelRecipe(Section):
     tie_output: bool | None = None
     max_len: int = Field(default=256, ge=2)
 
-    def config(self, vocab_size: int, source_vocab_size: int | None) -> TransformerConfig:
+    def config(self, vocab_size: int, source_vocab_size: int | None) -> Any:
         """The model's numbers for these vocabularies.
 
         Raises:
             UserError: no such preset, or numbers that do not fit together.
         """
-        if self.preset not in PRESETS:
-            raise UserError(f"No preset {self.preset!r}; {nearest(self.preset, PRESETS)}")
-        values: dict[str, Any] = dict(PRESETS[self.preset])
+        family = MODELS[self.family]
+        if self.preset not in family.presets:
+            raise UserError(f"No preset {self.preset!r}; {nearest(self.preset, family.presets)}")
+        fields = family.config.model_fields
+        values: dict[str, Any] = dict(family.presets[self.preset])
         if self.n_layers is not None:
-            values |= {"n_encoder_layers": self.n_layers, "n_decoder_layers": self.n_layers}
-        given = self.model_dump(exclude={"preset", "n_layers"}, exclude_none=True)
+            values |= {f"n_{half}_layers": self.n_layers for half in ("encoder", "decoder")}
+            values = {name: value for name, value in values.items() if name in fields}
+        given = self.model_dump(exclude={"family", "preset", "n_layers"}, exclude_none=True)
+        for name in given:
+            if name not in fields:
+                raise UserError(f"model.{name} is not a number of {self.family}; leave it out.")
         sizes = {"vocab_size": vocab_size, "source_vocab_size": source_vocab_size}
         try:
-            config = TransformerConfig.model_validate({**values, **given, **sizes})
+            config: Any = family.config.model_validate({**values, **given, **sizes})
         except ValidationError as error:
             raise UserError(sentence(error, ModelRecipe.model_fields, "model")) from error
-        if config.d_model % config.n_heads:
+        n_heads = getattr(config, "n_heads", 1)
+        if config.d_model % n_heads:
             raise UserError(
-                f"model.d_model {config.d_model} does not divide into {config.n_heads} heads; "
+                f"model.d_model {config.d_model} does not divide into {n_heads} heads; "
                 "choose model.n_heads so that it does."
             )
         return config
