@@ -11,6 +11,7 @@ from functools import partial
 from typing import NamedTuple, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from everyhead.layers import attention, masks, probe
@@ -106,8 +107,8 @@ class AdditiveAttention(MultiHeadAttention):
 def _scores(parts: Parts) -> Tensor:
     """e (B, 1, T, S) with its bias, one query after the other: (B, S, D) is held at once."""
     own = cast(AdditiveParts, parts)
-    score = own.score.to(own.q.dtype)
-    rows = [torch.tanh(q[:, :, None] + own.k) @ score for q in own.q.unbind(2)]
+    score = own.score.to(own.q.dtype)[None]
+    rows = [F.linear(torch.tanh(q[:, :, None] + own.k), score)[..., 0] for q in own.q.unbind(2)]
     scores = torch.stack(rows, 2) if rows else own.q.new_zeros(*own.q.shape[:3], own.k.shape[2])
     return scores if own.bias is None else scores + own.bias
 
