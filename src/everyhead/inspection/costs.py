@@ -138,7 +138,11 @@ def _decoding(model: Any, length: int) -> Decoding:
     size = _through(rooms, sizes)
     fixed = size(0)
     if "source" in inputs(model, 1):
-        fixed = fixed // SHORT[0] * length
+        with counting(model), torch.no_grad():
+            step, cache = _primed(model, n - 1, n, SHORT[0] + 1)
+            step()
+        a_token = held_numbers(cache) - sizes[-1]  # a state is as large for any source
+        fixed += a_token * (length - SHORT[0])
     return Decoding(_through(lengths, flops)(length), size(2) - size(1), fixed)
 
 
