@@ -126,7 +126,9 @@ def lively(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     with torch.no_grad():
         for name, p in model.named_parameters():
-            if p.dim() == 2 and "embed" not in name:
+            if p.dim() == 2 and "embed" in name:  # six steps from a small start
+                p.mul_(10**0.5)
+            elif p.dim() == 2:
                 p.copy_(0.6 * torch.randn_like(p))
     save_model(model, folder, tokenizer=tokenizer)
     return folder

@@ -17,10 +17,11 @@ ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = sorted((ROOT / "src" / "everyhead").rglob("*.py"))
 # Unpacking, listening and fetching need rules of their own: each has one place, with its tests.
 GUARDED = {
-    **dict.fromkeys(("tarfile", "socketserver", "http", "urllib.request"), ""),
+    **dict.fromkeys(("socketserver", "http", "urllib.request"), ""),
     **dict.fromkeys(("requests", "httpx"), ""),
-    "zipfile": "weights/wheel.py",
-    "subprocess": "weights/wheel.py",
+    "tarfile": "data/archives.py",
+    "zipfile": "data/archives.py",
+    "subprocess": "data/downloads.py",
     "huggingface_hub": "weights/fetch.py",
     "socket": "cli/serving.py",
     "uvicorn": "cli/serving.py",
@@ -58,7 +59,7 @@ def test_a_pickle_beside_safetensors_is_never_opened(
 
 
 def test_archives_services_and_downloads_have_one_place_each() -> None:
-    """tests/weights/test_fetch.py and tests/explorer hold what these places must refuse."""
+    """tests/data/test_packages.py, tests/weights/test_fetch.py and tests/explorer hold the rest."""
     for path in PRODUCT:
         for name in {name for each in imported(path) for name in (each, each.split(".")[0])}:
             place = GUARDED.get(name, "/")

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from everyhead.data.batching import pad_rows
 from everyhead.layers.blocks import Memory
-from everyhead.layers.multi_head import MultiHeadAttention
 from everyhead.models.transformer import Transformer, TransformerConfig
 
 SMALL = {"d_model": 16, "n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": 2, "d_ff": 32}
@@ -22,19 +21,34 @@ def lively(vocab_size: int, seed: int = 0, **choices: object) -> Transformer:
     choices = SMALL | {"tie_output": False, "positions": "learned", "max_len": 64} | choices
     model = Transformer(TransformerConfig(vocab_size=vocab_size, **choices)).eval()
     with torch.no_grad():
+        _redraw(model, seed)
         model.output_head.weight.normal_(std=0.7)
         for places in (model.source_positions, model.target_positions):
             for p in places.parameters():  # the sinusoid has none
                 p.normal_(std=1.5)
-        for part in model.modules():
-            if isinstance(part, MultiHeadAttention):  # attention that chooses
-                for projection in (part.q_proj, part.k_proj, part.v_proj):
-                    projection.weight.mul_(2**0.5)
         for block in model.decoder.blocks:
             for attention in (block.self_attn, block.cross_attn):
                 attention.o_proj.weight.mul_(0.5)
             block.feed_forward.down_proj.weight.mul_(0.5)
     return model
+
+
+def _redraw(model: Transformer, seed: int) -> None:
+    """Weights larger than learning starts from: tables of variance 1/d, maps by Xavier's rule."""
+    torch.manual_seed(seed)
+    for table in dict.fromkeys((model.target_embed, model.source_embed)):
+        nn.init.normal_(table.weight, std=model.config.d_model**-0.5)
+        nn.init.zeros_(table.weight[table.pad_id])
+    for places in dict.fromkeys((model.source_positions, model.target_positions)):
+        for p in places.parameters():
+            nn.init.normal_(p)
+    for block in (*model.encoder.blocks, *model.decoder.blocks):
+        for part in (block.cross_attn, block.self_attn, block.feed_forward):
+            for p in () if part is None else part.parameters():
+                if p.dim() > 1:
+                    nn.init.xavier_uniform_(p)
+    if not model.config.tie_output:
+        nn.init.xavier_uniform_(model.output_head.weight)
 
 
 def sources(lengths: Sequence[int], vocab_size: int, seed: int = 0) -> tuple[Tensor, Tensor]:

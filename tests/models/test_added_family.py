@@ -34,6 +34,7 @@ NAME = "pythia"
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     assert NAME not in MODELS
     monkeypatch.setitem(MODELS, NAME, Family(Pythia, PythiaConfig, added_family.PRESETS))
+    monkeypatch.setattr(laws, "WITH_ATTENTION", [*laws.WITH_ATTENTION, NAME])
     monkeypatch.setitem(TEXT_DECODERS, NAME, lambda: Pythia(PythiaConfig(**SMALL)))
 
 

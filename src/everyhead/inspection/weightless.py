@@ -238,7 +238,9 @@ def _are_weights(x: Any) -> bool:
 
 
 def _weightless(x: Any) -> bool:
-    return isinstance(x, Tensor) and x.numel() > 1 and not any(x.stride())
+    if not isinstance(x, Tensor) or x.numel() == 1:
+        return False
+    return not any(step for n, step in zip(x.shape, x.stride(), strict=True) if n > 1)
 
 
 def _joined(tensors: Any, dim: int) -> Tensor:
