@@ -25,6 +25,15 @@ def input_lines(file: Path | None, hint: str) -> Iterator[str]:
         return
     if sys.stdin is not None and sys.stdin.isatty():
         print(f"Type {hint} and Enter; Ctrl-D ends.", file=sys.stderr)
+    yield from stdin_lines()
+
+
+def stdin_lines() -> Iterator[str]:
+    """Lines of standard input as UTF-8, split at \\n alone; byte order marks are dropped.
+
+    Raises:
+        UserError: a line that is not UTF-8.
+    """
     for number, line in enumerate(sys.stdin.buffer if sys.stdin is not None else (), 1):
         try:
             text = line.decode("utf-8")

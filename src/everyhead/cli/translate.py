@@ -3,14 +3,13 @@
 import os
 import shlex
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from everyhead.cli.lines import stdin_lines
 from everyhead.cli.options import Beam, Device, LengthPenalty, Run, Threads, utf8
-from everyhead.errors import UserError
 
 
 def translate(
@@ -48,7 +47,7 @@ def translate(
     from everyhead.models.prepare import prepare
 
     by_hand = sentence is None and sys.stdin is not None and sys.stdin.isatty()
-    lines = _stdin_lines() if sentence is None else iter(_argument_lines(sentence, run))
+    lines = stdin_lines() if sentence is None else iter(_argument_lines(sentence, run))
     opened = open_run(run, device=device, threads=threads)
     settings = opened.evaluation
     options = Options(
@@ -79,23 +78,6 @@ def _argument_lines(sentence: str, run: Path) -> list[str]:
             f"{sentence!r} is translated as a sentence; to translate that file's lines: {command}"
         )
     return sentence.split("\n")
-
-
-def _stdin_lines() -> Iterator[str]:
-    """Lines of standard input as UTF-8, split at \\n alone; byte order marks are dropped.
-
-    Raises:
-        UserError: a line that is not UTF-8.
-    """
-    for number, line in enumerate(sys.stdin.buffer if sys.stdin is not None else (), 1):
-        try:
-            text = line.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise UserError(
-                f"Line {number} of standard input is not UTF-8 ({error.reason}): convert it, for "
-                "example with iconv."
-            ) from error
-        yield text.removesuffix("\n").removesuffix("\r").lstrip("\ufeff")
 
 
 def _cut(number: int, n_pieces: int, limit: int) -> None:

@@ -16,7 +16,7 @@ from everyhead.layers.blocks import Stack
 from everyhead.layers.cache import TextCache
 from everyhead.layers.heads import VocabularyHead
 from everyhead.layers.packing import Packing, only_right, packing_of
-from everyhead.layers.positions import places
+from everyhead.layers.positions import places, places_within
 from everyhead.layers.rotary import Rotation
 
 
@@ -100,7 +100,7 @@ class TextDecoder(nn.Module):
         if real is not None and not only_right(real, packing):
             rule = rule & masks.keys(real, zeroed=True)
         if documents is not None:
-            positions = _within(documents, real)  # (B, T)
+            positions = places_within(documents, real)  # (B, T)
             rule = rule & masks.documents(documents)
         self._check_length(ids.shape[1], positions)
         if packing is None:
@@ -140,13 +140,3 @@ def _hidden(seen: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _zeroed(x: Tensor, real: Tensor | None) -> Tensor:
     return x if real is None else x.masked_fill(~real[..., None], 0)
-
-
-def _within(documents: Tensor, real: Tensor | None) -> Tensor:
-    """Positions that start anew where another document begins: int64 (B, T)."""
-    real = torch.ones_like(documents) if real is None else real.long()
-    count = real.cumsum(1)  # (B, T)
-    fresh = torch.ones_like(documents, dtype=torch.bool)
-    fresh[:, 1:] = documents[:, 1:] != documents[:, :-1]
-    before = ((count - real) * fresh).cummax(1).values  # real tokens before this document
-    return (count - 1 - before).clamp_min(0)
