@@ -10,6 +10,7 @@ from everyhead.models.gpt2 import GPT2, GPT2Config
 from everyhead.models.llama import Llama, LlamaConfig
 from everyhead.models.performer import Performer, PerformerConfig
 from everyhead.models.recurrent import Recurrent, RecurrentConfig
+from everyhead.models.reformer import Reformer, ReformerConfig
 from everyhead.models.transformer_xl import TransformerXL, TransformerXLConfig
 from tests.laws.families import padded
 
@@ -40,6 +41,13 @@ def performer(**choices: object) -> Callable[[], Performer]:
     return lambda: Performer(PerformerConfig(**SMALL, n_features=24, **choices))
 
 
+def reformer(*layers: str, **choices: object) -> Callable[[], Reformer]:
+    """Two streams of 16, so that hidden states are as wide as elsewhere."""
+    numbers = {"vocab_size": 23, "d_model": 16, "n_heads": 4, "d_head": 8, "d_ff": 48}
+    numbers |= {"max_len": 40, "local_chunk": 4, "lsh_chunk": 3, "n_buckets": 4, "n_rounds": 2}
+    return lambda: Reformer(ReformerConfig(**numbers | choices, attn_layers=layers))
+
+
 def transformer_xl(memory_len: int, **choices: object) -> Callable[[], TransformerXL]:
     numbers = {"vocab_size": 23, "d_model": 32, "n_heads": 4, "n_layers": 2, "d_ff": 48}
     numbers |= {"memory_len": memory_len, "segment_len": None}
@@ -58,12 +66,18 @@ TEXT_DECODERS: dict[str, Callable[[], nn.Module]] = {
     "transformer-xl": transformer_xl(40),
     "transformer-xl-short": transformer_xl(4, norm="pre", tie_output=False, tie_biases=False),
     "performer-relu-rotary": performer(kernel="relu", positions="rotary", tie_output=False),
+    "reformer": reformer("local", "lsh"),
+    "reformer-learned-pieces": reformer(
+        "lsh", "local", positions="learned", feed_forward_chunk=3, n_buckets=(2, 2), hash_seed=1
+    ),
     "lstm": recurrent("lstm"),
     "gru": recurrent("gru", tie_output=False),
     "convolutional": convolutional(),
 }  # fmt: skip
 RECURRENT = ("lstm", "gru")  # which torch.compile leaves as they are
 WITH_ATTENTION = [name for name in TEXT_DECODERS if name not in (*RECURRENT, "convolutional")]
+# Run backwards for the gradient, which is plain autograd's up to rounding.
+REVERSIBLE = ("reformer", "reformer-learned-pieces")
 # Whose cache is a sum, of which nothing can be taken away.
 SUMS = ("performer", "performer-relu-rotary")
 

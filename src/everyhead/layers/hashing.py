@@ -68,6 +68,12 @@ class Chunks(NamedTuple):
 Layout = Callable[[Tensor, Tensor, Hashing], Iterator[Chunks]]
 
 
+def seeded(shape: tuple[int, ...], seed: int) -> Tensor:
+    """R of N(0, 1) in float32, the same for a seed wherever it is drawn, as torch.randn draws it."""
+    generator = torch.Generator("cpu").manual_seed(seed)
+    return torch.randn(shape, generator=generator, device="cpu", dtype=torch.float32)
+
+
 @torch.no_grad()
 def hashed(k: Tensor, rotations: Tensor, factors: tuple[int, ...]) -> Tensor:
     """k (B, H, S, D) and R (H, D, R, b/2) → the bucket of each in each round, (B, H, R, S)."""

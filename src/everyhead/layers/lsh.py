@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from everyhead.layers import chunked
 from everyhead.layers.chunked import LshParts
-from everyhead.layers.hashing import Hashing, Layout, across_buckets, within_buckets
+from everyhead.layers.hashing import Hashing, Layout, across_buckets, seeded, within_buckets
 from everyhead.layers.masks import Mask
 from everyhead.layers.multi_head import MultiHeadAttention
 from everyhead.layers.packing import Packing
@@ -64,6 +64,15 @@ class LshAttention(MultiHeadAttention):
         if not self.training:
             raise ValueError("the rotations are fixed in eval: call train() before redraw()")
         nn.init.normal_(self.rotations)
+
+    def seed(self, seed: int) -> None:
+        """The rotations that Hugging Face's code draws at every call for its `hash_seed`."""
+        self.rotations.copy_(seeded(tuple(self.rotations.shape), seed))
+
+    def is_seeded(self, seed: int) -> bool:
+        """Are the rotations those of this seed, still?"""
+        kept = self.rotations.to("cpu", torch.float32)
+        return torch.equal(kept, seeded(tuple(kept.shape), seed))
 
     def visible(self, mask: Mask | None) -> Mask | None:
         """The mask itself.

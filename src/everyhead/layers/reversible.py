@@ -11,7 +11,7 @@ observer looks (layers/probe.py), activations are kept as usual.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,15 @@ from torch.autograd.function import once_differentiable
 from everyhead.layers import probe, replay
 
 Grads = tuple[Tensor | None, ...]
+
+
+class Sublayer(Protocol):
+    """f or g: a module, or a part of one."""
+
+    def __call__(self, x: Tensor, *given: Any) -> Tensor: ...
+    def parameters(self) -> Iterator[nn.Parameter]: ...
+    @property
+    def training(self) -> bool: ...
 
 
 class Once(NamedTuple):
@@ -41,6 +50,10 @@ class Reversible(nn.Module):
         self.f = nn.ModuleList(f for f, _ in pairs)
         self.g = nn.ModuleList(g for _, g in pairs)
 
+    def pairs(self) -> list[tuple[Sublayer, Sublayer]]:
+        """(f, g) from the first to the last."""
+        return list(zip(self.f, self.g, strict=True))
+
     def forward(self, x1: Tensor, x2: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
         """x1 and x2 → y1 and y2 of the same shapes; `given` (a mask, …) goes to every f behind x2.
 
@@ -54,7 +67,7 @@ class Reversible(nn.Module):
             x1.requires_grad or x2.requires_grad or bool(parameters)
         )
         if not wanted or probe.active():
-            for f, g in zip(self.f, self.g, strict=True):
+            for f, g in self.pairs():
                 x1 = x1 + f(x2, *given)
                 x2 = x2 + g(x1)
             return x1, x2
@@ -77,7 +90,7 @@ class _Recomputed(torch.autograd.Function):
         ctx.stack, ctx.given, ctx.weights, ctx.first = stack, given, weights, []
         kind = x1.device.type
         ctx.autocast = (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
-        for f, g in zip(stack.f, stack.g, strict=True):
+        for f, g in stack.pairs():
             with _first(f, x2, ctx.first):
                 x1 = x1 + f(x2, *given)
             with _first(g, x1, ctx.first):
@@ -93,7 +106,7 @@ class _Recomputed(torch.autograd.Function):
         first = list(ctx.first)
         kind, dtype, enabled = ctx.autocast
         with torch.autocast(kind, dtype, enabled):
-            for f, g in zip(reversed(ctx.stack.f), reversed(ctx.stack.g), strict=True):
+            for f, g in reversed(ctx.stack.pairs()):
                 more, out = _again(g, y1, (), d2, first.pop(), sums)
                 d1, x2 = d1 + more, y2 - out
                 more, out = _again(f, x2, ctx.given, d1, first.pop(), sums)
@@ -102,7 +115,7 @@ class _Recomputed(torch.autograd.Function):
 
 
 def _again(
-    sublayer: nn.Module,
+    sublayer: Sublayer,
     x: Tensor,
     given: tuple[Any, ...],
     above: Tensor,
@@ -123,7 +136,7 @@ def _again(
 
 
 @contextmanager
-def _first(sublayer: nn.Module, x: Tensor, into: list[Once]) -> Iterator[None]:
+def _first(sublayer: Sublayer, x: Tensor, into: list[Once]) -> Iterator[None]:
     """Notes what a first pass inside has to be told again; random states only in training."""
     random = None
     if sublayer.training:

@@ -149,8 +149,8 @@ def check_sizes(rule: Rule, n_queries: int, n_keys: int) -> None:
 
 def span_of(rule: Rule, start: int, stop: int, n_keys: int, offset: int) -> Span:
     """The keys [first, last) that queries start … stop − 1 can reach, far keys (below) aside."""
-    if isinstance(rule, Causal | Window):
-        first, last = rule.span(start, stop, n_keys, offset)
+    if (reach := getattr(rule, "span", None)) is not None:
+        first, last = reach(start, stop, n_keys, offset)
     elif isinstance(rule, AnyOf):
         near = [each for each in rule.rules if not isinstance(each, Globals)]
         spans = [span_of(each, start, stop, n_keys, offset) for each in near] or [(0, 0)]

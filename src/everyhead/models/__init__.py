@@ -10,6 +10,7 @@ from everyhead.models import (
     picture_convolution,
     recurrent,
     recurrent_translator,
+    reformer,
     t5,
     tasks,
     transformer,
@@ -30,6 +31,7 @@ MODELS: dict[str, Family] = {
     "transformer-xl": Family(
         transformer_xl.TransformerXL, transformer_xl.TransformerXLConfig, transformer_xl.PRESETS
     ),
+    "reformer": Family(reformer.Reformer, reformer.ReformerConfig, reformer.PRESETS),
     "t5": Family(t5.T5, t5.T5Config, t5.PRESETS),
     "picture-convolution": Family(
         picture_convolution.PictureConvolution,
