@@ -108,7 +108,7 @@ def test_a_bias_is_cut_with_its_block(monkeypatch) -> None:
 def test_a_window_reaches_no_further_than_it_must() -> None:
     spans = list(blocked.reaches(masks.window(511, 0), 4096, 4096, torch.device("cpu")))
     assert len(spans) == 16
-    for start, stop, keys in spans:
+    for start, stop, keys, _ in spans:
         assert keys == slice(max(0, start - 511), stop)
     first = next(blocked.reaches(masks.causal(), 4096, 4096, torch.device("cpu")))
     assert first.keys == slice(0, 256)

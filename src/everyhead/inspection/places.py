@@ -8,7 +8,7 @@ moved in between (beams), each is found again by the keys it brings along.
 
 import itertools
 from html import escape
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -103,7 +103,7 @@ class Place:
     def output(self, rows: slice | Tensor | None = None) -> Tensor:
         """What the matrix takes from the values, (B, H, t, D); raises as `parts` does."""
         view = self._seen()
-        return self._method.mix(self.weights(rows=rows), view.parts, view.mask)
+        return self._method.mix(self.weights(rows=rows), view.parts, view.mask, rows)
 
     def _seen(self) -> View:
         if self._cropped:
@@ -202,7 +202,10 @@ class Place:
             return
         n_new, n_keys = parts.q.shape[2], parts.k.shape[2]
         q, first = _copy(parts.q), 0
-        self._form = parts._replace(q=q, k=q, v=q, bias=None)
+        kept: dict[str, Any] = {"q": q, "k": q, "v": q, "bias": None}
+        for name, more in parts._asdict().items():  # what a variant has besides
+            kept.setdefault(name, more.detach() if isinstance(more, Tensor) else more)
+        self._form = parts._replace(**kept)
         if self.kind == "cross":
             k, v = self._memory(parts)
         else:

@@ -26,7 +26,13 @@ class Method(Protocol):
         heads: list[int] | slice | None = None,
         rows: slice | Tensor | None = None,
     ) -> Tensor: ...
-    def mix(self, weights: Tensor, parts: Parts, mask: Mask | None = None) -> Tensor: ...
+    def mix(
+        self,
+        weights: Tensor,
+        parts: Parts,
+        mask: Mask | None = None,
+        rows: slice | Tensor | None = None,
+    ) -> Tensor: ...
 
 
 class Call(NamedTuple):

@@ -126,8 +126,16 @@ def weights(
     return powers / (powers.sum(-1, keepdim=True) + (sinks - peak).exp())
 
 
-def mix(weights: Tensor, parts: Parts, mask: Mask | None = None) -> Tensor:
-    """What the matrix does to the values: (B, H, t, S) → (B, H, t, Dv)."""
+def mix(
+    weights: Tensor,
+    parts: Parts,
+    mask: Mask | None = None,
+    rows: slice | Tensor | None = None,
+) -> Tensor:
+    """What the matrix does to the values: (B, H, t, S) → (B, H, t, Dv).
+
+    rows: which the matrix has; here all of them mix the same values (not in layers/window.py).
+    """
     v = filled(grouped(parts), mask).v
     return (weights.to(torch.promote_types(v.dtype, weights.dtype)) @ v.to(weights.dtype)).to(
         v.dtype

@@ -5,9 +5,11 @@
 The numbers are those of attention whole (Rabe & Staats 2021, 2112.05682; Dao et al. 2022,
 2205.14135): a query's softmax is never cut. Under a window J is short and time is O(n·w) too.
 Global tokens and a prefix are seen from anywhere: they join J; the rows of global tokens, which see
-everything, are computed apart.
+everything, are computed apart. Where a window is dilated by d, a block's queries stand d apart as
+its keys do, so that no score is made in vain.
 """
 
+import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -16,18 +18,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from everyhead.layers.masks import Mask
-from everyhead.layers.rules import far_keys, far_queries, span_of
+from everyhead.layers.rules import far_keys, far_queries, span_of, step_of
 
 ROWS = 256  # queries of a block
 LONG = 1 << 20  # scores of a head from which a mask is not made whole
 
 
 class Reach(NamedTuple):
-    """Queries start … stop − 1 and the keys they can see: a range, or sorted numbers."""
+    """Queries start, start + step, … below stop, and the keys they can see: a range or numbers."""
 
     start: int
     stop: int
     keys: slice | Tensor
+    step: int = 1
 
 
 def attend_blocks(
@@ -51,14 +54,14 @@ def attend_blocks(
     out = None
     if not torch.is_grad_enabled():
         out = q.new_empty(*q.shape[:3], v.shape[-1])
-    blocks = []
-    for start, stop, keys in reaches(mask, q.shape[2], k.shape[2], q.device):
-        block = rows(slice(start, stop), keys)
+    blocks, step = [], 1
+    for start, stop, keys, step in reaches(mask, q.shape[2], k.shape[2], q.device):
+        block = rows(slice(start, stop, step), keys)
         if out is None:
             blocks.append(block)
         else:
-            out[:, :, start:stop] = block
-    out = torch.cat(blocks, 2) if out is None else out
+            out[:, :, start:stop:step] = block
+    out = _in_order(torch.cat(blocks, 2), step) if out is None else out
     everywhere = _far_rows(mask, q.shape[2], k.shape[2])
     for some in everywhere.split(ROWS) if everywhere.numel() else ():
         out = out.index_copy(2, some, rows(some, slice(None)))
@@ -68,18 +71,31 @@ def attend_blocks(
 def reaches(mask: Mask, n_queries: int, n_keys: int, device: torch.device) -> Iterator[Reach]:
     """The blocks of queries, and what each can see."""
     offset = n_keys - n_queries
-    for start in range(0, n_queries, ROWS):
-        stop, first, last = min(start + ROWS, n_queries), 0, n_keys
+    step, phase = max([(1, 0), *(step_of(rule, offset) for rule in mask.rules)])
+    found = [far for rule in mask.rules if (far := far_keys(rule, device)) is not None]
+    far = torch.cat(found).unique() if found else None
+    starts = (range(first, n_queries, ROWS * step) for first in range(min(step, n_queries)))
+    for start in itertools.chain.from_iterable(starts):
+        stop, first, last = min(start + ROWS * step, n_queries), 0, n_keys
         for rule in mask.rules:
             near = span_of(rule, start, stop, n_keys, offset)
             first, last = max(first, near[0]), min(last, near[1])
-        keys: slice | Tensor = slice(first, max(first, last))
-        far = [found for rule in mask.rules if (found := far_keys(rule, device)) is not None]
-        if far:
-            numbers = torch.cat(far).unique()
-            before, after = numbers[numbers < first], numbers[numbers >= last]
-            keys = torch.cat([before, torch.arange(first, max(first, last), device=device), after])
-        yield Reach(start, stop, keys)
+        first += (start + phase - first) % step
+        last = max(first, last)
+        keys: slice | Tensor = slice(first, last, None if step == 1 else step)
+        if far is not None:
+            apart = (far < first) | (far >= last) | ((far - first) % step != 0)
+            near_keys = torch.arange(first, last, step, device=device)
+            keys = torch.cat([far[apart], near_keys]).sort().values
+        yield Reach(start, stop, keys, step)
+
+
+def _in_order(x: Tensor, step: int) -> Tensor:
+    """Rows 0, step, 2 step, …, 1, step + 1, … of x (B, H, T, Dv) as 0, 1, 2, …"""
+    if step == 1:
+        return x
+    stood = torch.cat([torch.arange(first, x.shape[2], step) for first in range(step)])
+    return x.index_select(2, stood.argsort().to(x.device))
 
 
 def _far_rows(mask: Mask, n_queries: int, n_keys: int) -> Tensor:

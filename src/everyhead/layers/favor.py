@@ -108,7 +108,11 @@ class FavorAttention(MultiHeadAttention):
         return feature_attention.weights(parts, mask, heads, rows)
 
     def mix(  # type: ignore[override]
-        self, weights: Tensor, parts: FeatureParts, mask: Mask | None = None
+        self,
+        weights: Tensor,
+        parts: FeatureParts,
+        mask: Mask | None = None,
+        rows: slice | Tensor | None = None,
     ) -> Tensor:
         """What it takes from the values: layers/feature_attention.py."""
         return feature_attention.mix(weights, parts, mask)

@@ -140,7 +140,11 @@ class LshAttention(MultiHeadAttention):
         return chunked.weights(parts, mask, heads, rows)
 
     def mix(  # type: ignore[override]
-        self, weights: Tensor, parts: LshParts, mask: Mask | None = None
+        self,
+        weights: Tensor,
+        parts: LshParts,
+        mask: Mask | None = None,
+        rows: slice | Tensor | None = None,
     ) -> Tensor:
         """What it takes from the values: layers/chunked.py."""
         return chunked.mix(weights, parts, mask)

@@ -113,9 +113,17 @@ def keys(real: Tensor, *, zeroed: bool = False) -> Mask:
     return Mask((Keys(real, zeroed),))
 
 
-def window(left: int, right: int, offset: int | None = None) -> Mask:
-    """Query i sees keys from i − left to i + right. 2004.05150 section 3.1."""
-    return Mask((Window(left, right, offset),))
+def window(left: int, right: int, offset: int | None = None, *, step: int = 1) -> Mask:
+    """Query i sees keys from i − left to i + right, each or every `step`-th (dilated).
+
+    Beltagy et al. 2020 (2004.05150) section 3.1.
+
+    Raises:
+        ValueError: step is less than 1.
+    """
+    if step < 1:
+        raise ValueError(f"the keys of a window stand 1 or more apart; got step {step}")
+    return Mask((Window(left, right, offset, step),))
 
 
 def global_tokens(marked: Tensor, offset: int | None = None) -> Mask:

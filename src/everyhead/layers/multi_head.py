@@ -75,6 +75,7 @@ class MultiHeadAttention(nn.Module):
 
         bias (B|1, H|1, T, S) is added to the scores; rotation turns q and k by their positions.
         """
+        mask = self.visible(mask)
         if cache is not None and cache.fixed and cache.length:
             (q,) = self._split(self.q_proj(x), packing, (self.n_heads,))
             parts = Parts(q, *cache.read(), self.scale)
@@ -82,7 +83,7 @@ class MultiHeadAttention(nn.Module):
             parts = self.project(x, memory, packing, memory_packing, rotation)
             if cache is not None:
                 parts = cache.entered(parts)
-        mask = self.visible(mask)
+        parts = self.completed(parts, x, mask, packing)
         parts = folded(parts if bias is None else parts._replace(bias=bias))
         if cache is not None and not (cache.fixed and probe.active()) and cache.bias is not None:
             parts, mask = parts._replace(bias=cache.bias), None  # made once, not in every layer
@@ -96,6 +97,12 @@ class MultiHeadAttention(nn.Module):
     def visible(self, mask: Mask | None) -> Mask | None:
         """Who may look where: the mask, and what a variant adds to it."""
         return mask
+
+    def completed(
+        self, parts: Parts, x: Tensor, mask: Mask | None, packing: Packing | None
+    ) -> Parts:
+        """The parts, and what a variant needs of x besides under this mask."""
+        return parts
 
     def attend(self, parts: Parts, mask: Mask | None, dropout_p: float = 0.0) -> Tensor:
         """The fast result (B, H, T, D); a variant overrides it, `weights` and maybe `mix`."""
@@ -111,8 +118,14 @@ class MultiHeadAttention(nn.Module):
         """The matrix that `attend` stands for, (B, h, t, S): layers/attention.py."""
         return attention.weights(parts, mask, heads, rows)
 
-    def mix(self, weights: Tensor, parts: Parts, mask: Mask | None = None) -> Tensor:
-        """What a matrix (B, H, t, S) takes from the values, (B, H, t, D)."""
+    def mix(
+        self,
+        weights: Tensor,
+        parts: Parts,
+        mask: Mask | None = None,
+        rows: slice | Tensor | None = None,
+    ) -> Tensor:
+        """What these rows of a matrix (B, H, t, S) take from the values, (B, H, t, D)."""
         return attention.mix(weights, parts, mask)
 
     def project(

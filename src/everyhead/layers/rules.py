@@ -46,15 +46,17 @@ class Keys(NamedTuple):
 
 
 class Window(NamedTuple):
-    """−left ≤ j − (i + offset) ≤ right."""
+    """−left ≤ j − (i + offset) ≤ right; of these every `step`-th, counted from the query."""
 
     left: int
     right: int
     offset: int | None = None
+    step: int = 1
 
     def visible(self, i: Tensor, j: Tensor, offset: int) -> Tensor:
         distance = j - i - (offset if self.offset is None else self.offset)  # (t, S)
-        return (distance >= -self.left) & (distance <= self.right)
+        near = (distance >= -self.left) & (distance <= self.right)
+        return near if self.step == 1 else near & (distance % self.step == 0)
 
     def span(self, start: int, stop: int, n_keys: int, offset: int) -> Span:
         offset = offset if self.offset is None else self.offset
@@ -62,15 +64,22 @@ class Window(NamedTuple):
 
 
 class Globals(NamedTuple):
-    """The query or the key is a global token; one row of marks serves both (self-attention)."""
+    """The query or the key is a global token; one row of marks serves both (self-attention).
+
+    sees=False: they are seen by all, and see no more than others.
+    """
 
     marked: Tensor  # (B, S)
     offset: int | None = None
+    sees: bool = True
 
     def visible(self, i: Tensor, j: Tensor, offset: int) -> Tensor:
+        keys = _of_keys(self.marked, j)[:, None, None, :]  # (B, 1, 1, s)
+        if not self.sees:
+            return keys
         offset = offset if self.offset is None else self.offset
         queries = self.marked[:, None, (i[:, 0] + offset)][..., None]  # (B, 1, t, 1)
-        return queries | _of_keys(self.marked, j)[:, None, None, :]  # (B, 1, t, s)
+        return queries | keys  # (B, 1, t, s)
 
 
 class Documents(NamedTuple):
@@ -164,6 +173,21 @@ def span_of(rule: Rule, start: int, stop: int, n_keys: int, offset: int) -> Span
     return first, min(max(last, first), n_keys)
 
 
+def step_of(rule: Rule, offset: int) -> tuple[int, int]:
+    """Every how many keys a query can reach, and of which the first is that of query 0.
+
+    Far keys (below) aside; (1, 0) where no rule leaves any out.
+    """
+    if isinstance(rule, Window):
+        return rule.step, (offset if rule.offset is None else rule.offset) % rule.step
+    if isinstance(rule, AnyOf):
+        near = [each for each in rule.rules if not isinstance(each, Globals)]
+        return step_of(near[0], offset) if len(near) == 1 else (1, 0)
+    if isinstance(rule, Prefix):
+        return max(step_of(each, offset) for each in rule.rules)
+    return 1, 0
+
+
 def far_keys(rule: Rule, device: torch.device) -> Tensor | None:
     """Key numbers that are seen from anywhere, whatever the span; None where there are none."""
     if not isinstance(rule, AnyOf | Prefix):
@@ -183,6 +207,8 @@ def far_queries(rule: Rule, n_queries: int, offset: int) -> Tensor | None:
     found = []
     for each in rule.rules:
         if isinstance(each, Globals):
+            if not each.sees:
+                continue
             first = offset if each.offset is None else each.offset
             rows: Tensor | None = each.marked[:, first : first + n_queries].any(0).nonzero()[:, 0]
         else:
