@@ -24,6 +24,8 @@ _HOMES = {
     "HeadOff": "everyhead.inspection.changes",
     "Llama": "everyhead.models.llama",
     "LlamaConfig": "everyhead.models.llama",
+    "Longformer": "everyhead.models.longformer",
+    "LongformerConfig": "everyhead.models.longformer",
     "MODELS": "everyhead.models",
     "PictureConvolution": "everyhead.models.picture_convolution",
     "PictureConvolutionConfig": "everyhead.models.picture_convolution",

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from everyhead.inspection.changes import HeadOff
 from everyhead.inspection.trace import record
-from everyhead.layers import attention, probe
+from everyhead.layers import probe
 from everyhead.models.bert import PRESETS, Bert, BertConfig
+from everyhead.models.longformer import Longformer, LongformerConfig
 from everyhead.models.prepare import prepare
 from everyhead.models.tasks import (
     SequenceClassifier,
@@ -26,7 +27,9 @@ from tests.laws.text_decoders import PAD, batch, texts
 
 __all__ = ["way"]
 NEAR = {"rtol": 1e-5, "atol": 1e-5}
-BODY = BertConfig(vocab_size=23, d_model=32, n_heads=4, n_layers=2, d_ff=48, max_len=40, pad_id=PAD)
+SIZES: dict[str, Any] = {"d_model": 32, "n_heads": 4, "n_layers": 2, "d_ff": 48, "max_len": 40}
+BODY = BertConfig(vocab_size=23, pad_id=PAD, **SIZES)
+LONG = LongformerConfig(vocab_size=23, pad_id=PAD, windows=(2, 6), global_first=True, **SIZES)
 TASK: dict[str, Any] = {"family": "bert", "body": BODY}
 ENCODERS: dict[str, Callable[[], nn.Module]] = {
     "bert": lambda: Bert(BODY),
@@ -34,6 +37,13 @@ ENCODERS: dict[str, Callable[[], nn.Module]] = {
     "classifier": lambda: SequenceClassifier(SequenceClassifierConfig(**TASK, labels=("a", "b"))),
     "tagger": lambda: TokenClassifier(TokenClassifierConfig(**TASK, labels=("a", "b"))),
     "reader": lambda: SpanReader(SpanReaderConfig(**TASK)),
+    "longformer": lambda: Longformer(LONG),
+    "longformer-without-globals": lambda: Longformer(
+        LONG.model_copy(update={"global_first": False})
+    ),
+    "long-classifier": lambda: SequenceClassifier(
+        SequenceClassifierConfig(family="longformer", body=LONG, labels=("a", "b"))
+    ),
 }
 sweep = pytest.mark.parametrize("family", ENCODERS)
 
@@ -76,8 +86,8 @@ def test_every_attention_is_a_matrix(family: str, dtype: torch.dtype, near: floa
     for name in trace.places():
         parts, mask = trace[name].parts, trace[name].mask
         weights = trace[name].weights()
-        mixed = attention.mix(weights, parts)
-        fast = attention.attend(parts, mask)
+        mixed = trace[name].output()
+        fast = body(model).get_submodule(trace[name].path).attend(parts, mask)
         torch.testing.assert_close(mixed, fast, rtol=near, atol=near)
         sums = weights.sum(-1)
         assert bool(((sums - 1).abs() < 1e-5).logical_or(sums == 0).all())
@@ -150,7 +160,7 @@ def test_junk_in_the_row_of_padding_reaches_nothing(
     results = []
     for value in (junk, 0.0):
         model = build(family)
-        tied = family.startswith("bert")  # there the row is an output's too
+        tied = family.startswith(("bert", "longformer"))  # there the row is an output's too
         with torch.no_grad():
             body(model).token_embed.weight[PAD] = value
         found = outputs(model, *batch(left=left, extra=1))

@@ -35,7 +35,15 @@ SIZES: dict[str, dict[int, int]] = {
     },
     "opus-mt-en-zh": {512: 16, 2048: 40, 65001: 60, 65000: 59},
     "Llama-3.2-1B": {2048: 128, 512: 32, 64: 4, 8192: 40, 128256: 60, 128000: 58, 128001: 59},
+    "longformer-base-4096": {768: 24, 3072: 40, 50265: 60, 4098: 22, 512: 4},
     "SmolLM2-135M": {576: 36, 192: 12, 1536: 40, 49152: 60},
+}
+
+
+SAME = {  # name → that of the tensor that it held too
+    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+    "lm_head.decoder.weight": "longformer.embeddings.word_embeddings.weight",
+    "lm_head.decoder.bias": "lm_head.bias",
 }
 
 
@@ -118,9 +126,9 @@ def _tie(tensors: dict[str, Tensor]) -> None:
     for name in tensors:
         if name.endswith("embed_tokens.weight") and table is not None:
             tensors[name] = table.clone()
-    words = "bert.embeddings.word_embeddings.weight"
-    if "cls.predictions.decoder.weight" in tensors:
-        tensors["cls.predictions.decoder.weight"] = tensors[words].clone()
+    for again, first in SAME.items():
+        if again in tensors:
+            tensors[again] = tensors[first].clone()
 
 
 def _reduced(value: Any, sizes: dict[int, int]) -> Any:

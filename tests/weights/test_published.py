@@ -17,7 +17,7 @@ from everyhead.models import MODELS
 from everyhead.tensors import read_safetensors, write_tensors
 from everyhead.weights import load_model, save_model
 
-from .published import SIZES, config_of, listed, write_reduced
+from .published import SAME, SIZES, config_of, listed, write_reduced
 
 # Tensors of the published file, what is no weight among them, what a warning names, the class.
 EXPECTED: dict[str, tuple[int, str, str, str]] = {
@@ -30,6 +30,7 @@ EXPECTED: dict[str, tuple[int, str, str, str]] = {
     "clip-vit-base-patch32": (400, r".*position_ids", "", "Clip"),
     "opus-mt-en-zh": (258, r".*embed_positions\.weight", "", "Transformer"),
     "Llama-3.2-1B": (146, "", "", "Llama"),
+    "longformer-base-4096": (279, r".*position_ids", r"pooler\.dense", "Longformer"),
     "SmolLM2-135M": (272, "", "", "Llama"),
 }
 
@@ -123,7 +124,12 @@ def test_one_more_or_one_less_tensor_is_named(checkpoint: str, tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("checkpoint", "prefix"),
-    [("gpt2", "transformer."), ("bert-base-uncased", "bert."), ("vit-base-patch16-224", "vit.")],
+    [
+        ("gpt2", "transformer."),
+        ("bert-base-uncased", "bert."),
+        ("vit-base-patch16-224", "vit."),
+        ("longformer-base-4096", "longformer."),
+    ],
 )
 def test_the_prefix_of_the_base_model_may_be_there_or_not(
     checkpoint: str, prefix: str, tmp_path: Path
@@ -157,7 +163,7 @@ def test_the_lists_are_of_the_published_size(checkpoint: str) -> None:
     with Unmade():
         model = MODELS[kind.family].model(kind.config(values, checkpoint))
     _, buffer, spare, _ = EXPECTED[checkpoint]
-    tied = ("embed_tokens.weight", "predictions.decoder.weight")
+    tied = ("embed_tokens.weight", *SAME)
     total = 0
     for name, _, shape in listed(checkpoint):
         again = name.endswith(tied) and not name.startswith("model.embed_tokens")

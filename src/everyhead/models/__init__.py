@@ -6,6 +6,7 @@ from everyhead.models import (
     convolutional,
     gpt2,
     llama,
+    longformer,
     performer,
     picture_convolution,
     recurrent,
@@ -27,6 +28,7 @@ MODELS: dict[str, Family] = {
     "bert": Family(bert.Bert, bert.BertConfig, bert.PRESETS),
     "gpt2": Family(gpt2.GPT2, gpt2.GPT2Config, gpt2.PRESETS),
     "llama": Family(llama.Llama, llama.LlamaConfig, llama.PRESETS),
+    "longformer": Family(longformer.Longformer, longformer.LongformerConfig, longformer.PRESETS),
     "performer": Family(performer.Performer, performer.PerformerConfig, performer.PRESETS),
     "transformer-xl": Family(
         transformer_xl.TransformerXL, transformer_xl.TransformerXLConfig, transformer_xl.PRESETS

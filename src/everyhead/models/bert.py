@@ -21,6 +21,7 @@ from everyhead.layers.embeddings import TokenEmbedding
 from everyhead.layers.feed_forward import FeedForward
 from everyhead.layers.heads import GapHead
 from everyhead.layers.linear import Linear
+from everyhead.layers.masks import Mask
 from everyhead.layers.multi_head import MultiHeadAttention
 from everyhead.layers.norms import LayerNorm
 from everyhead.layers.packing import Packing, packing_of
@@ -49,6 +50,16 @@ class BertConfig(BaseModel):
     pooler: bool = True  # tanh(W_p hidden[CLS])
     gap_head: bool = True  # what stands behind [MASK]?
     next_sentence_head: bool = True  # does the second sentence follow the first? needs the pooler
+
+    @property
+    def first_position(self) -> int:
+        """The row of the table of positions at which a text begins."""
+        return 0
+
+    @property
+    def gap_activation(self) -> str:
+        """f of the head for gaps."""
+        return self.activation
 
     @model_validator(mode="after")
     def _fits(self) -> "BertConfig":
@@ -83,25 +94,30 @@ class Bert(nn.Module):
         def norm() -> LayerNorm:
             return LayerNorm(c.d_model, c.norm_eps)
 
-        def block() -> Block:
-            attention = MultiHeadAttention(c.d_model, c.n_heads, dropout=c.attention_dropout)
+        def block(layer: int) -> Block:
             feed_forward = FeedForward(c.d_model, c.d_ff, f=c.activation)
-            return Block(attention, feed_forward, residual=PostNorm(c.dropout), norm=norm)
+            residual = PostNorm(c.dropout)
+            return Block(self._attention(layer), feed_forward, residual=residual, norm=norm)
 
         self.token_embed = TokenEmbedding(c.vocab_size, c.d_model, pad_id=c.pad_id, scale=1.0)
-        self.position_embed = LearnedPositions(c.max_len, c.d_model)
+        self.position_embed = LearnedPositions(c.first_position + c.max_len, c.d_model)
         self.segment_embed = TokenEmbedding(c.n_segments, c.d_model, scale=1.0)
         self.embed_norm, self.embed_dropout = norm(), Dropout(c.dropout)
-        self.encoder = Stack([block() for _ in range(c.n_layers)])
+        self.encoder = Stack([block(layer) for layer in range(c.n_layers)])
         self.pooler = Linear(c.d_model, c.d_model) if c.pooler else None
         tied = self.token_embed.weight if c.tie_output else None
         self.gap_head = (
-            GapHead(c.vocab_size, c.d_model, tied=tied, f=c.activation, norm=norm())
+            GapHead(c.vocab_size, c.d_model, tied=tied, f=c.gap_activation, norm=norm())
             if c.gap_head
             else None
         )
         self.next_sentence_head = Linear(c.d_model, 2) if c.next_sentence_head else None
         self._start()
+
+    def _attention(self, layer: int) -> MultiHeadAttention:
+        """That of one layer; a family with another says so here."""
+        c = self.config
+        return MultiHeadAttention(c.d_model, c.n_heads, dropout=c.attention_dropout)
 
     def _start(self) -> None:
         """Every matrix from N(0, 0.02²), biases 0, norms 1, the row of padding 0."""
@@ -122,19 +138,13 @@ class Bert(nn.Module):
         Raises:
             ValueError: T is beyond the model's longest length.
         """
-        packing = packing_of(mask)
-        x = self._encode(ids, mask, segments, packing)
-        return x if packing is None else packing.unpack(x)
+        return self._read(ids, mask, segments, keys_of(mask), packed=False)
 
     def real_hidden(
         self, ids: Tensor, mask: Tensor | None = None, *, segments: Tensor | None = None
     ) -> Tensor:
         """`hidden` at the real tokens alone, row by row: (N, C), what a loss needs."""
-        packing = packing_of(mask)
-        x = self._encode(ids, mask, segments, packing)
-        if packing is not None:
-            return x
-        return x.flatten(0, 1) if mask is None else x[mask]
+        return self._read(ids, mask, segments, keys_of(mask), packed=True)
 
     def head(self, hidden: Tensor) -> Tensor:
         """(…, C) → logits (…, V) of the token in each place.
@@ -143,7 +153,9 @@ class Bert(nn.Module):
             ValueError: the model has no such head (config.gap_head).
         """
         if self.gap_head is None:
-            raise ValueError("this Bert has no head for gaps: make it with gap_head=True")
+            raise ValueError(
+                f"this {type(self).__name__} has no head for gaps: make it with gap_head=True"
+            )
         return self.gap_head(hidden)
 
     def pooled(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -153,7 +165,7 @@ class Bert(nn.Module):
             ValueError: the model has no pooler (config.pooler).
         """
         if self.pooler is None:
-            raise ValueError("this Bert has no pooler: make it with pooler=True")
+            raise ValueError(f"this {type(self).__name__} has no pooler: make it with pooler=True")
         return self.pooler(first_real(hidden, mask)).tanh()
 
     def next_sentence(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -163,7 +175,9 @@ class Bert(nn.Module):
             ValueError: the model has no such head (config.next_sentence_head).
         """
         if self.next_sentence_head is None:
-            raise ValueError("this Bert has no next_sentence_head: make it with one")
+            raise ValueError(
+                f"this {type(self).__name__} has no next_sentence_head: make it with one"
+            )
         return self.next_sentence_head(self.pooled(hidden, mask))
 
     def forward(
@@ -173,26 +187,49 @@ class Bert(nn.Module):
         hidden = self.hidden(ids, mask, segments=segments)
         return hidden if self.gap_head is None else self.head(hidden)
 
-    def _encode(
+    def _read(
+        self,
+        ids: Tensor,
+        mask: Tensor | None,
+        segments: Tensor | None,
+        rule: Mask | None,
+        *,
+        packed: bool,
+    ) -> Tensor:
+        """The encoder's output where attention sees what `rule` says: (B, T, C), packed (N, C)."""
+        packing = packing_of(mask)
+        x = self.encoder(self._embed(ids, mask, segments, packing), rule, packing=packing)
+        if packing is not None:
+            return x if packed else packing.unpack(x)
+        if not packed:
+            return x
+        return x.flatten(0, 1) if mask is None else x[mask]
+
+    def _embed(
         self, ids: Tensor, mask: Tensor | None, segments: Tensor | None, packing: Packing | None
     ) -> Tensor:
-        """The encoder's output: (B, T, C), or (N, C) packed."""
+        """What enters the encoder: (B, T, C), or (N, C) packed."""
         if ids.shape[1] > self.config.max_len:
             raise ValueError(
                 f"{ids.shape[1]} tokens are more than the model's max_len {self.config.max_len}: "
                 "cut the text or split it"
             )
-        positions = places(mask, ids.shape[1]).to(ids.device)
+        first = self.config.first_position
+        positions = places(mask, ids.shape[1], first).to(ids.device)
         if packing is not None:
-            ids, positions = ids.flatten()[packing.index], packing.positions
+            ids, positions = ids.flatten()[packing.index], packing.positions + first
             segments = None if segments is None else segments.flatten()[packing.index]
-        segments = ids.new_zeros(()) if segments is None else segments
+        if segments is None or self.config.n_segments == 1:
+            segments = ids.new_zeros(())
         x = self.token_embed(ids) + self.segment_embed(segments) + self.position_embed(positions)
         if mask is not None and packing is None:
             x = x.masked_fill(~mask[..., None], 0)  # before the norm, whose gradient sees all of x
-        x = self.embed_dropout(self.embed_norm(x))  # (B, T, C) or (N, C)
-        keys = None if mask is None else masks.keys(mask, zeroed=True)
-        return self.encoder(x, keys, packing=packing)
+        return self.embed_dropout(self.embed_norm(x))  # (B, T, C) or (N, C)
+
+
+def keys_of(mask: Tensor | None) -> Mask | None:
+    """Real tokens alone may be looked at; the others are finite where they enter the stack."""
+    return None if mask is None else masks.keys(mask, zeroed=True)
 
 
 def first_real(hidden: Tensor, mask: Tensor | None) -> Tensor:

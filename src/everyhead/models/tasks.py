@@ -26,10 +26,12 @@ from everyhead.models.bert import Bert, BertConfig, first_real
 from everyhead.models.family import Family
 from everyhead.models.gpt2 import GPT2, GPT2Config
 from everyhead.models.llama import Llama, LlamaConfig
+from everyhead.models.longformer import Longformer, LongformerConfig
 
 # Families that can stand below a head, and whether they read from left to right alone.
 BODIES: dict[str, tuple[type[nn.Module], type[BaseModel], bool]] = {
     "bert": (Bert, BertConfig, False),
+    "longformer": (Longformer, LongformerConfig, False),
     "gpt2": (GPT2, GPT2Config, True),
     "llama": (Llama, LlamaConfig, True),
 }
@@ -66,6 +68,8 @@ class BodyConfig(BaseModel):
         if isinstance(self.body, BertConfig):
             reads = getattr(self, "pooling", "none") in ("pooler", None)
             heads = {"gap_head": False, "next_sentence_head": False, "pooler": reads}
+        if isinstance(self.body, LongformerConfig):
+            heads["global_first"] = hasattr(self, "pooling")  # of a text, not of its tokens
         object.__setattr__(self, "body", self.body.model_copy(update=heads))
         return self
 
@@ -135,12 +139,13 @@ class _Task(nn.Module):
         self.classifier = Linear(config.body.d_model, n_out, bias=not causal)
         nn.init.normal_(self.classifier.weight, std=0.02)
 
-    def hidden(
-        self, ids: Tensor, mask: Tensor | None = None, *, segments: Tensor | None = None
-    ) -> Tensor:
-        """ids int64 (B, T), mask bool (B, T) True = token → the body's states (B, T, C)."""
-        more = {} if segments is None else {"segments": segments}
-        return self.body.hidden(ids, mask, **more)
+    def hidden(self, ids: Tensor, mask: Tensor | None = None, **more: Tensor | None) -> Tensor:
+        """ids int64 (B, T), mask bool (B, T) True = token → the body's states (B, T, C).
+
+        more: what the body takes besides: segments; global_tokens (Longformer).
+        """
+        given = {name: x for name, x in more.items() if x is not None}
+        return self.body.hidden(ids, mask, **given)
 
     def head(self, hidden: Tensor) -> Tensor:
         """(…, C) → (…, labels)."""
@@ -162,11 +167,9 @@ class SequenceClassifier(_Task):
             return first_real(hidden, mask)
         return mean_of(hidden, mask) if pooling == "mean" else last_real(hidden, mask)
 
-    def forward(
-        self, ids: Tensor, mask: Tensor | None = None, *, segments: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, ids: Tensor, mask: Tensor | None = None, **more: Tensor | None) -> Tensor:
         """Logits (B, labels)."""
-        return self.head(self.pooled(self.hidden(ids, mask, segments=segments), mask))
+        return self.head(self.pooled(self.hidden(ids, mask, **more), mask))
 
 
 class TokenClassifier(_Task):
@@ -175,11 +178,9 @@ class TokenClassifier(_Task):
     def __init__(self, config: TokenClassifierConfig) -> None:
         super().__init__(config, len(config.labels))
 
-    def forward(
-        self, ids: Tensor, mask: Tensor | None = None, *, segments: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, ids: Tensor, mask: Tensor | None = None, **more: Tensor | None) -> Tensor:
         """Logits (B, T, labels)."""
-        return self.head(self.hidden(ids, mask, segments=segments))
+        return self.head(self.hidden(ids, mask, **more))
 
 
 class SpanReader(_Task):
@@ -188,11 +189,9 @@ class SpanReader(_Task):
     def __init__(self, config: SpanReaderConfig) -> None:
         super().__init__(config, 2)
 
-    def forward(
-        self, ids: Tensor, mask: Tensor | None = None, *, segments: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, ids: Tensor, mask: Tensor | None = None, **more: Tensor | None) -> Tensor:
         """Logits (B, T, 2): of the answer's first token and of its last."""
-        return self.head(self.hidden(ids, mask, segments=segments))
+        return self.head(self.hidden(ids, mask, **more))
 
 
 def last_real(hidden: Tensor, mask: Tensor | None) -> Tensor:

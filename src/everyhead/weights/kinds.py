@@ -3,7 +3,7 @@
 A family's module says `KIND = Kind(…)` (weights/kind.py); one line here puts it into the table.
 """
 
-from everyhead.weights import bert, clip, gpt2, llama, reformer, t5, transformer, vit
+from everyhead.weights import bert, clip, gpt2, llama, longformer, reformer, t5, transformer, vit
 from everyhead.weights.kind import Kind, Tidied
 from everyhead.weights.tasks import TASK_KINDS
 
@@ -17,6 +17,7 @@ KINDS: tuple[Kind, ...] = (
     clip.KIND,
     gpt2.KIND,
     llama.KIND,
+    longformer.KIND,
     reformer.KIND,
     t5.KIND,
 )

@@ -17,7 +17,7 @@ from everyhead.models.tasks import (
     SpanReaderConfig,
     TokenClassifierConfig,
 )
-from everyhead.weights import bert, gpt2, llama
+from everyhead.weights import bert, gpt2, llama, longformer
 from everyhead.weights.config_table import validated
 from everyhead.weights.kind import Kind, Tidied
 from everyhead.weights.state import Slot
@@ -34,8 +34,12 @@ CLASSES: dict[str, dict[str, tuple[str, str]]] = {
         "bert": ("BertForSequenceClassification", "classifier."),
         "gpt2": ("GPT2ForSequenceClassification", "score."),
         "llama": ("LlamaForSequenceClassification", "score."),
+        "longformer": ("LongformerForSequenceClassification", "classifier.out_proj."),
     },
-    "token-classifier": {"bert": ("BertForTokenClassification", "classifier.")},
+    "token-classifier": {
+        "bert": ("BertForTokenClassification", "classifier."),
+        "longformer": ("LongformerForTokenClassification", "classifier."),
+    },
     "span-reader": {"bert": ("BertForQuestionAnswering", "qa_outputs.")},
 }
 HEADS = ("classifier.", "score.", "qa_outputs.")  # under any task's name
@@ -64,6 +68,14 @@ BELOW: dict[str, Below] = {
     "gpt2": Below(gpt2.KIND, {"tie_output": True}, gpt2.KIND.slots, gpt2.KIND.tidy, "last", None),
     "llama": Below(
         llama.KIND, {"tie_output": True}, llama.KIND.slots, llama.KIND.tidy, "last", None
+    ),
+    "longformer": Below(
+        longformer.KIND,
+        {"gap_head": False, "next_sentence_head": False},
+        longformer.slots_in_task,
+        longformer.tidy_in_task,
+        "pooler",
+        "hidden_dropout_prob",
     ),
 }
 
@@ -197,7 +209,7 @@ def _kind(task: str) -> Kind:
         slots=partial(slots, task),
         tidy=tidy,
         heads=(HEAD, f"{BODY}pooler."),
-        spare=(*bert.SPARE, "lm_head.", *HEADS),
+        spare=(*bert.SPARE, *longformer.SPARE, *HEADS),
         why_not=partial(why_not, task),
     )
 
