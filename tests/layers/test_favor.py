@@ -304,7 +304,7 @@ def test_it_takes_the_place_of_exact_attention_with_the_same_parameters() -> Non
     near = (other(x, masks.causal()) - plain(x, masks.causal())).norm()
     assert near < 0.05 * plain(x, masks.causal()).norm()
     assert torch.equal(other.projection, RandomFeatures(4096).of(plain).projection)
-    with pytest.raises(ValueError, match="take the place of exact attention"):
+    with pytest.raises(ValueError, match="takes the place of exact attention, not of Favor"):
         RandomFeatures().of(other)
 
 

@@ -51,13 +51,18 @@ def device_of(model: Decoder) -> torch.device:
     return torch.device("cpu")
 
 
+def longest(model: Decoder) -> int:
+    """Tokens of the longest text that the model reads step by step."""
+    return int(getattr(model, "longest", model.config.max_len))
+
+
 def room(model: Decoder, prompt: Sequence[int]) -> int:
     """How many tokens the model can add to a prompt before its longest length is reached.
 
     Raises:
         UserError: there is no room.
     """
-    limit = int(model.config.max_len)
+    limit = longest(model)
     if len(prompt) >= limit:
         raise UserError(
             f"The prompt has {len(prompt)} tokens and the model reads at most {limit}, its answer "
@@ -84,7 +89,7 @@ def read(
     """Let rows of ids enter the cache, in pieces; → the hidden state (B, C) after each row."""
     ids, real = left_padded(rows, device_of(model))
     whole = bool(real.all())
-    width = max(1, at_once // max(1, ids.shape[0]))
+    width = min(max(1, at_once // max(1, ids.shape[0])), cache.piece or at_once)
     hidden = None
     for start in range(0, ids.shape[1], width):
         piece = slice(start, start + width)

@@ -11,7 +11,7 @@ from itertools import islice
 import torch
 
 from everyhead.errors import UserError
-from everyhead.generation.decoder import Decoder, device_of
+from everyhead.generation.decoder import Decoder, device_of, longest
 from everyhead.generation.decoding import Reason, Row, write
 from everyhead.generation.hypotheses import Hypothesis
 from everyhead.generation.prompted_beam import prompted_beam
@@ -106,7 +106,7 @@ def _texts(
         tasks = [_numbered(model, tokenizer, chunk[i], options, start + i + 1) for i in places]
         found = [[Written("", [], None)] * options.samples for _ in chunk]
         done = start + len(chunk) - len(places)
-        for group in groups(tasks, options, model.config.max_len):
+        for group in groups(tasks, options, longest(model)):
             together = [tasks[i] for i in group]
             written = _written(model, tokenizer, together, options)
             for i, several in zip(group, written, strict=True):

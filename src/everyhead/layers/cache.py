@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from everyhead.layers.positions import places
+
 
 class Move(NamedTuple):
     """Row i becomes what row rows[i] was: rows `to` come from `origin`, the others stay."""
@@ -199,6 +201,15 @@ class TextCache(DecoderCache):
     def counts(self) -> Tensor | int:
         """Real tokens of each row so far, (B, 1), or one number for all."""
         return self.length if self.real is None else self.real.sum(1, keepdim=True)
+
+    def places(self, real: Tensor | None, n: int) -> Tensor:
+        """The positions of n tokens that enter next, int64 (B|1, n)."""
+        return places(real, n, self.counts)
+
+    @property
+    def piece(self) -> int | None:
+        """How many positions may enter at once; None: any number."""
+        return None
 
     def reorder(self, index: Tensor) -> None:
         super().reorder(index)

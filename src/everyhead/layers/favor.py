@@ -6,18 +6,32 @@ Choromanski et al. 2021 (2009.14794). φ: layers/random_features.py; the product
 layers/feature_attention.py; causal ones: layers/prefix_sums.py; decoding: layers/feature_cache.py.
 """
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from everyhead.layers import feature_attention
+from everyhead.layers.exact import check_exact, with_maps_of
 from everyhead.layers.feature_attention import FeatureParts
 from everyhead.layers.masks import Mask
 from everyhead.layers.multi_head import MultiHeadAttention
 from everyhead.layers.packing import Packing
 from everyhead.layers.random_features import KERNELS, orthogonal
 from everyhead.layers.rotary import Rotation
+
+
+def check_features(n_features: int, kernel: str) -> None:
+    """
+    Raises:
+        ValueError: fewer than one, or of no kind that there is.
+    """
+    if kernel not in KERNELS or n_features < 1:
+        raise ValueError(
+            f"random features are of kind {' or '.join(KERNELS)}, at least 1; got {kernel!r}, "
+            f"{n_features}"
+        )
 
 
 class FavorAttention(MultiHeadAttention):
@@ -44,15 +58,17 @@ class FavorAttention(MultiHeadAttention):
         self._begin(n_features, kernel)
 
     def _begin(
-        self, n_features: int, kernel: str, generator: torch.Generator | None = None
+        self,
+        n_features: int,
+        kernel: str,
+        generator: torch.Generator | None = None,
+        *,
+        saved: bool = True,
     ) -> None:
-        if kernel not in KERNELS or n_features < 1:
-            raise ValueError(
-                f"random features are of kind {' or '.join(KERNELS)}, at least 1; got {kernel!r}, "
-                f"{n_features}"
-            )
+        check_features(n_features, kernel)
         self.kernel = kernel
-        self.register_buffer("projection", orthogonal(n_features, self.d_head, generator))
+        projection = orthogonal(n_features, self.d_head, generator)
+        self.register_buffer("projection", projection, persistent=saved)
 
     def redraw(self) -> None:
         """Another projection, as training may want now and then (section 4.2).
@@ -126,12 +142,19 @@ class FavorAttention(MultiHeadAttention):
         return self
 
 
-class RandomFeatures(NamedTuple):
-    """The method: which attention to put into a model's place. seed: of the projections."""
+@dataclass(frozen=True)
+class RandomFeatures:
+    """The method: which attention to put into a model's place. seed: of the projections.
+
+    A seed gives the projection again, so it is not saved and no name in the model changes.
+    """
 
     n_features: int = 256
     kernel: str = "softmax"
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_features(self.n_features, self.kernel)
 
     def of(self, plain: MultiHeadAttention) -> FavorAttention:
         """Attention by random features with the parameters of `plain`, shared.
@@ -139,14 +162,9 @@ class RandomFeatures(NamedTuple):
         Raises:
             ValueError: `plain` is a variant of its own, whose equation would be lost.
         """
-        if type(plain) is not MultiHeadAttention:
-            raise ValueError(f"random features take the place of exact attention, not of {plain}")
-        made = FavorAttention.__new__(FavorAttention)
-        nn.Module.__init__(made)
-        made.n_heads, made.n_kv_heads, made.d_head = plain.n_heads, plain.n_kv_heads, plain.d_head
-        made.scale, made.dropout = plain.scale, 0.0
-        for name, part in plain.named_children():
-            made.add_module(name, part)
+        check_exact(plain, "RandomFeatures")
+        made = with_maps_of(plain, FavorAttention)
+        made.dropout = 0.0
         rng = torch.Generator().manual_seed(self.seed)
-        made._begin(self.n_features, self.kernel, rng)
-        return made.to(plain.q_proj.weight.device).train(plain.training)
+        made._begin(self.n_features, self.kernel, rng, saved=False)
+        return made.to(plain.q_proj.weight.device)

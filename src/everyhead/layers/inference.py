@@ -26,6 +26,7 @@ from everyhead.layers.packed import PackedLinear, packed_map
 from everyhead.layers.packing import Packing
 from everyhead.layers.residual import PreNorm
 from everyhead.layers.rotary import Rotation, rotated
+from everyhead.layers.sliding import SlidingAttention
 
 Map = Callable[[Tensor], Tensor]
 
@@ -104,6 +105,14 @@ class JointAttention(MultiHeadAttention):
             return attend_step(q, k, v, bias)
         groups = q.reshape(q.shape[0], k.shape[1], -1, q.shape[3])  # (B, K, H / K, D)
         return attend_step(groups, k, v, bias).reshape(q.shape)
+
+
+class JointSlidingAttention(JointAttention, SlidingAttention):
+    """Within a window (layers/sliding.py); a step's cache holds or hides what it does not see."""
+
+    def __init__(self, plain: SlidingAttention, *, cross: bool, dtype: torch.dtype) -> None:
+        super().__init__(plain, cross=cross, dtype=dtype)
+        self.size, self.first = plain.size, plain.first
 
 
 class StepBlock(Block):

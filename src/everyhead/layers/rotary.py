@@ -56,3 +56,12 @@ class Rotary(nn.Module):
         if self.attention_factor == 1.0:
             return Rotation(angle.cos(), angle.sin())
         return Rotation(angle.cos() * self.attention_factor, angle.sin() * self.attention_factor)
+
+    def turn(self, by: Tensor) -> Rotation:
+        """by int64 (B|1, T): turns what stands at p as if it stood at p + by, no longer than it is.
+
+        For q and k that were turned by `forward` already.
+        """
+        angle = by[:, None, :, None] * self.theta.to(by.device)  # (B|1, 1, T, D/2)
+        angle = torch.cat([angle, angle], -1)  # (B|1, 1, T, D)
+        return Rotation(angle.cos(), angle.sin())

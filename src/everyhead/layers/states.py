@@ -15,6 +15,7 @@ class StateCache:
     """length: positions so far, padding counted; state: None before the first."""
 
     key_mask: Tensor | None = None  # there are no keys
+    piece: int | None = None  # any number of positions may enter at once
 
     def __init__(self, capacity: int) -> None:
         self.capacity, self.length = capacity, 0

@@ -12,11 +12,12 @@ from torch import nn
 from everyhead.layers.blocks import Block
 from everyhead.layers.feed_forward import FeedForward, GatedFeedForward
 from everyhead.layers.heads import VocabularyHead
-from everyhead.layers.inference import JointAttention, StepBlock
+from everyhead.layers.inference import JointAttention, JointSlidingAttention, StepBlock
 from everyhead.layers.linear import WideLinear
 from everyhead.layers.multi_head import MultiHeadAttention
 from everyhead.layers.packed import PackedLinear, multiplies_bf16
 from everyhead.layers.packed_feed_forward import PackedFeedForward, PackedGatedFeedForward
+from everyhead.layers.sliding import SlidingAttention
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -48,6 +49,8 @@ def _prepared(part: nn.Module, dtype: torch.dtype, cross: bool) -> nn.Module:
     """The part for inference; what has no faster form stays."""
     if type(part) is MultiHeadAttention:  # a variant has equations of its own
         return JointAttention(part, cross=cross, dtype=dtype)
+    if type(part) is SlidingAttention:
+        return JointSlidingAttention(part, cross=cross, dtype=dtype)
     if isinstance(part, VocabularyHead):
         return PackedLinear(part.weight, part.bias, dtype=dtype)
     if isinstance(part, FeedForward):

@@ -14,10 +14,15 @@ from torch import Tensor, nn
 from everyhead.layers import masks, probe
 from everyhead.layers.blocks import Stack
 from everyhead.layers.cache import TextCache
+from everyhead.layers.favor import FavorAttention
+from everyhead.layers.feature_cache import FeatureCache
 from everyhead.layers.heads import VocabularyHead
 from everyhead.layers.packing import Packing, only_right, packing_of
 from everyhead.layers.positions import places, places_within
 from everyhead.layers.rotary import Rotation
+from everyhead.layers.sliding import SlidingAttention
+
+ENDLESS = 1 << 40  # tokens
 
 
 class TextDecoder(nn.Module):
@@ -86,7 +91,27 @@ class TextDecoder(nn.Module):
         self, max_len: int, rows: int = 1, device: torch.device | str | None = None
     ) -> TextCache:
         """An empty cache for at most max_len positions; rows and device come with the first ids."""
-        return TextCache(self.config.n_layers, max_len)
+        n, limit = self.config.n_layers, self.config.max_len
+        own = self._own_attention()
+        if isinstance(own, SlidingAttention):
+            return own.text_cache(n, max_len, max_len=limit, rotary=getattr(self, "rotary", None))
+        kind = FeatureCache if isinstance(own, FavorAttention) else TextCache
+        return kind(n, max_len)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest text that it reads step by step.
+
+        There is no end where a window slides over rotary positions (layers/sliding_cache.py).
+        """
+        own, limit = self._own_attention(), int(self.config.max_len)
+        if not isinstance(own, SlidingAttention) or getattr(self, "rotary", None) is None:
+            return limit
+        return ENDLESS if own.first + own.size <= limit else limit
+
+    def _own_attention(self) -> nn.Module | None:
+        first = next(iter(getattr(getattr(self, "decoder", None), "blocks", ())), None)
+        return getattr(first, "self_attn", None)
 
     def _whole(
         self,
@@ -112,7 +137,7 @@ class TextDecoder(nn.Module):
 
     def _further(self, ids: Tensor, real: Tensor | None, cache: TextCache) -> Tensor:
         """New positions after those in the cache: (B, T, C)."""
-        positions = places(real, ids.shape[1], cache.counts).to(ids.device)  # (B|1, T)
+        positions = cache.places(real, ids.shape[1]).to(ids.device)  # (B|1, T)
         self._check_length(cache.length + ids.shape[1], positions)
         x = _zeroed(self.embed(ids, positions), real)
         seen, rule, bias = cache.note(real, ids), masks.causal(), None

@@ -11,7 +11,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from everyhead.errors import UserError
 from everyhead.files import json_text, update_set
+from everyhead.models.swap import Method, swap
 from everyhead.tensors import write_tensors
 from everyhead.weights.companions import (
     FINGERPRINT,
@@ -96,7 +98,12 @@ def save_model(
     return [] if kind.remarks is None else kind.remarks(model)
 
 
-def load_model(folder: Path | str, *, changes: Mapping[str, Any] | None = None) -> Any:
+def load_model(
+    folder: Path | str,
+    *,
+    changes: Mapping[str, Any] | None = None,
+    attention: Method | None = None,
+) -> Any:
     """The model in the folder, ours or Hugging Face's; float32, on the CPU, in eval mode.
 
     A head that the file lacks starts at random, one that is not needed is left out; each is said
@@ -106,6 +113,8 @@ def load_model(folder: Path | str, *, changes: Mapping[str, Any] | None = None) 
         folder: of a model or a run, a .gguf file, or a name that `everyhead fetch` knows.
         changes: fields of the config that shall be other than the folder says, such as another
             dropout, or another head with so many labels.
+        attention: what computes self-attention instead, such as `everyhead.Window(512)`; see
+            `everyhead.swap`. The file does not tell of it, nor will one that is saved.
 
     Raises:
         UserError: a file is missing or broken, the config is not one that everyhead can express,
@@ -113,11 +122,16 @@ def load_model(folder: Path | str, *, changes: Mapping[str, Any] | None = None) 
     """
     folder = located(folder)
     if (file := gguf_at(folder)) is not None:
-        return open_gguf(file, changes)[0]
-    return opened(folder, read_config(folder), changes)
+        return _attending(open_gguf(file, changes)[0], attention, folder)
+    return _attending(opened(folder, read_config(folder), changes), attention, folder)
 
 
-def load(folder: Path | str, *, changes: Mapping[str, Any] | None = None) -> tuple[Any, Any]:
+def load(
+    folder: Path | str,
+    *,
+    changes: Mapping[str, Any] | None = None,
+    attention: Method | None = None,
+) -> tuple[Any, Any]:
     """The model and what belongs to it: its tokenizer; None for a family that reads no text.
 
     Raises:
@@ -125,14 +139,24 @@ def load(folder: Path | str, *, changes: Mapping[str, Any] | None = None) -> tup
     """
     folder = located(folder)
     if (file := gguf_at(folder)) is not None:
-        return open_gguf(file, changes)
+        found, tokenizer = open_gguf(file, changes)
+        return _attending(found, attention, folder), tokenizer
     values = read_config(folder)
     tokenizer = open_companion(folder, kind_for(values, folder / MODEL_CONFIG), values)
     model = opened(folder, values, changes)
     if tokenizer is not None:
         check_sizes(model.config, tokenizer, folder)
         check_same(values.get(FINGERPRINT), tokenizer, folder)
-    return model, tokenizer
+    return _attending(model, attention, folder), tokenizer
+
+
+def _attending(model: Any, attention: Method | None, folder: Path) -> Any:
+    if attention is None:
+        return model
+    try:
+        return swap(model, attention)
+    except ValueError as error:
+        raise UserError(f"{folder} cannot be opened with {attention}: {error}.") from error
 
 
 def kind_of_model(model: nn.Module) -> Kind:
