@@ -27,6 +27,7 @@ from everyhead.explorer.spans import Pieces
 from everyhead.inspection.trace import record
 from everyhead.models.bert import Bert
 from everyhead.models.tasks import SequenceClassifier
+from everyhead.models.transformer_xl import TransformerXL
 
 
 class OwnTextReader(TextReader):
@@ -92,7 +93,10 @@ class OwnTextReader(TextReader):
         given: dict[str, Any] = {}
         if second is not None and not self.writes:
             given["segments"] = tensor(pieces.segments, device)
-        return partial(self.model, tensor(pieces.ids, device), **given)
+        ids = tensor(pieces.ids, device)
+        if isinstance(self.model, TransformerXL):
+            return partial(_by_segments, self.model, ids)
+        return partial(self.model, ids, **given)
 
     def _said(self, logits: Tensor) -> dict[str, Any]:
         """What comes out, for the scene."""
@@ -104,3 +108,10 @@ class OwnTextReader(TextReader):
             share, number = logits[0].float().softmax(-1).max(-1)
             return {"output": {"text": f"{self.model.config.labels[int(number)]} {share:.1%}"}}
         return {}
+
+
+def _by_segments(model: TransformerXL, ids: Tensor) -> Tensor:
+    """Logits (1, L, V) of a text read as it was learnt from, segment by segment with a memory."""
+    n = model.config.segment_len or ids.shape[1]
+    cache = model.cache(ids.shape[1])
+    return torch.cat([model.head(model.hidden(part, cache=cache)) for part in ids.split(n, 1)], 1)

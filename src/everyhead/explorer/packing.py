@@ -121,6 +121,18 @@ def pack_parts(parts: HeadParts | None, blobs: Blobs) -> dict[str, Any] | None:
     return {"scale": float(parts.scale), **widths, **packed}
 
 
+def pack_buckets(layer: Layer, head: int, blobs: Blobs) -> dict[str, Any]:
+    """Where tokens are hashed: the bucket of each in each round, two bytes each, round by round."""
+    buckets = None if layer.drawing is None else layer.drawing.buckets(head)
+    return (
+        {} if buckets is None else {"buckets": {"blob": blobs.add(buckets.astype("<u2").tobytes())}}
+    )
+
+
+def _drawn(layer: Layer) -> dict[str, Any] | None:
+    return None if layer.drawing is None else layer.drawing.entry()
+
+
 def _numbers(array: Floats | None, blobs: Blobs) -> dict[str, Any] | None:
     """Whole steps of the largest number's 32,767th; what is −∞ (never looked at) is 0."""
     if array is None:
@@ -147,9 +159,10 @@ def pack_group(
             parts = layer.parts(head)
             entry |= pack_head(weights, visible, blobs, levels=levels, parts=parts)
             entry["parts"] = pack_parts(parts, blobs) if with_parts else None
+            entry |= pack_buckets(layer, head, blobs)
             heads.append(entry)
             thumbs.append(thumbnail(weights, visible))
-        layers.append({"name": layer.name, "heads": heads})
+        layers.append({"name": layer.name, "drawing": _drawn(layer), "heads": heads})
     return _table(group, layers, masks, thumbs, blobs)
 
 
@@ -158,12 +171,14 @@ def pack_lazily(group: Group, blobs: Blobs) -> dict[str, Any]:
     shape = (len(group.rows), len(group.columns))
     layers, thumbs = [], []
     for layer in group.layers:
+        heads = []
         for head in range(layer.n_heads):
+            heads.append(pack_buckets(layer, head, blobs) if max(shape) <= LONG else {})
             if shape[0] * shape[1] > LONG**2:
                 thumbs.append(far_thumbnail(layer, head, shape))
             else:
                 thumbs.append(thumbnail(layer.head(head), layer.visible(head)))
-        layers.append({"name": layer.name, "heads": [{} for _ in range(layer.n_heads)]})
+        layers.append({"name": layer.name, "drawing": _drawn(layer), "heads": heads})
     return _table(group, layers, [], thumbs, blobs)
 
 

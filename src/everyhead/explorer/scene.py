@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from everyhead.errors import UserError
+from everyhead.explorer.drawings import Drawing
 
 Floats = NDArray[np.float32]
 Bools = NDArray[np.bool_]
@@ -59,6 +60,7 @@ class Layer(Protocol):
 
     name: str
     n_heads: int
+    drawing: Drawing | None
 
     def head(self, head: int, rows: Rows = None) -> Floats:
         """Weights (T, S), or of these rows alone."""
@@ -75,6 +77,8 @@ class Layer(Protocol):
 
 class Matrices:
     """A layer of plain numbers (H, T, S); NaN, a numpy mask or `visible` tells what is hidden."""
+
+    drawing: Drawing | None = None
 
     def __init__(self, name: str, weights: ArrayLike, *, visible: ArrayLike | None = None) -> None:
         if hasattr(weights, "detach"):

@@ -90,6 +90,9 @@ class Live:
                 for t, row in enumerate(tops)
             ],
         }
+        if layer.drawing is not None and (found := layer.drawing.buckets(head.head)) is not None:
+            sides = {"rows": found[:, rows], "columns": found[:, columns]}
+            answer["buckets"] = {name: side.tolist() for name, side in sides.items()}
         if len(rows) == len(group.rows) <= LONG:
             blobs = Blobs()
             answer |= {"parts": pack_parts(layer.parts(head.head), blobs), "blobs": blobs.texts}

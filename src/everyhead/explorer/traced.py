@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from everyhead.explorer.drawings import drawing_of, softmax_alone
 from everyhead.explorer.scene import Bools, Floats, Group, HeadParts, Kind, Rows, Scene
 from everyhead.inspection.places import Place
 from everyhead.inspection.trace import Trace
@@ -28,6 +29,7 @@ class PlaceLayer:
         self.name = place.name
         self.shape: tuple[int, int] = (shape[0], shape[1])
         self._parts = place.parts
+        self.drawing = drawing_of(place, row)
 
     def head(self, head: int, rows: Rows = None) -> Floats:
         """Weights (T, S), or of these rows alone, computed now."""
@@ -48,7 +50,7 @@ class PlaceLayer:
     def parts(self, head: int) -> HeadParts | None:
         """None where more than q, k, a scale and a bias makes the scores."""
         parts, bias = self._parts, None
-        if parts.cap is not None or parts.sinks is not None:
+        if not softmax_alone(self.place) or parts.cap is not None or parts.sinks is not None:
             return None
         kv = head // (self.n_heads // parts.k.shape[1])
         if parts.bias is not None:

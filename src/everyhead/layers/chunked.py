@@ -190,6 +190,12 @@ def is_fast(mask: Mask | None) -> bool:
     )
 
 
+def buckets_of(parts: LshParts, heads: list[int] | slice, mask: Mask | None = None) -> Tensor:
+    """The bucket of each key in each round, (B, h, R, S); of padding it says nothing."""
+    wide, _ = _wide(parts, mask)
+    return _buckets(wide._replace(k=wide.k[:, heads], rotations=wide.rotations[heads]))
+
+
 def _buckets(parts: LshParts) -> Tensor:
     return replay.decided(lambda: hashed(parts.k, parts.rotations, parts.hashing.factors))
 

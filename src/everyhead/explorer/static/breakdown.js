@@ -11,7 +11,7 @@ export function breakdown(data, [t, s], parts, context) {
   if (data.mask && !data.mask[i]) {
     return el("p", {}, token(data.rows[t]), ` ${say("mayNotLookAt")} `, token(data.columns[s]), say("fullStop"));
   }
-  if (!parts || !parts.q) return el("p", { class: "quiet" }, say("noParts"));
+  if (!parts || !parts.q) return el("p", { class: "quiet" }, say(context.at.group.layers[context.at.layer].drawing?.other ? "otherEquation" : "noParts"));
   const { products, dot, score } = scoreOf(parts, t, s, n);
   const total = sumOf(data, parts, t, n, score);
   const lines = [

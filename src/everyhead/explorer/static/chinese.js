@@ -52,6 +52,23 @@ export const CHINESE = {
   fullStop: "。",
   noParts:
     "本页只存了权重。文本较短时，页面里也会存下查询和键；也可以用 everyhead look … --serve 打开实时页面查看。",
+  otherEquation:
+    "这种注意力不只是对 q · k 做 softmax，单凭两个向量算不出一个权重；这里给出的是它的整个矩阵。",
+  round: "第几轮哈希",
+  drawn_band: "窗口注意力：每个词元向前看 {a} 个位置，向后看 {b} 个位置（两条线之间）。",
+  drawn_dilated: "空洞窗口：每隔 {step} 个位置看一个，向前最远 {a}，向后最远 {b}（两条线之间）。",
+  drawn_far: "有 {n} 个词元从任何位置都看得见（着色处）。",
+  drawn_hashing:
+    "哈希注意力：词元只看同一个桶里相邻块（每块 {c} 个）中的词元；共 {r} 轮，{b} 个桶。" +
+    "矩阵边上的色带标出所选那一轮里每个词元的桶。",
+  drawn_reach: "每个词元看自己和之前的 {n} 个位置，得分由内容和距离两部分组成。",
+  drawn_memory: "文本是分段读入的：着色的列来自前面各段留下的记忆。",
+  drawn_features: "用 {n} 个随机特征代替 softmax：这个矩阵由特征隐含，只是为了让你看到才算出来。",
+  drawn_relu: "用 {n} 个 ReLU 随机特征代替 softmax：这个矩阵由特征隐含，只是为了让你看到才算出来。",
+  hashedRow: "各轮所在的桶：{q}",
+  hashedCell: "各轮的桶，查询：{q}；键：{k}。",
+  metIn: "在第 {r} 轮落入同一个桶",
+  metNowhere: "没有一轮落入同一个桶",
   why: "算一遍：",
   dot: "逐维相乘再求和",
   scaled: "乘以缩放系数",

@@ -55,6 +55,29 @@ export const ENGLISH = {
   noParts:
     "This page holds the weights alone. The queries and keys behind them are in shorter pages and " +
     "in the served page (everyhead look … --serve).",
+  otherEquation:
+    "This attention is more than a softmax over q · k, so two vectors alone do not explain a weight; " +
+    "what is shown is its whole matrix.",
+  round: "round of hashing",
+  drawn_band: "A window: a token sees {a} places back and {b} ahead (between the lines).",
+  drawn_dilated:
+    "A dilated window: a token sees every {step}th place, {a} back and {b} ahead (between the lines).",
+  drawn_far: "Tokens seen from anywhere (shaded): {n}.",
+  drawn_hashing:
+    "Hashing: tokens see those of their own bucket, in near chunks of {c}; {r} rounds, {b} buckets. " +
+    "The strips beside the matrix have a colour for each bucket of the chosen round.",
+  drawn_reach: "A token sees itself and the {n} places before it, scored by content and by distance.",
+  drawn_memory: "The text was read in segments: shaded columns come from the memory of earlier ones.",
+  drawn_features:
+    "{n} random features stand for the softmax: this matrix is implied by them, and computed only " +
+    "for you to look at.",
+  drawn_relu:
+    "{n} random features of a ReLU stand in the place of the softmax: this matrix is implied by " +
+    "them, and computed only for you to look at.",
+  hashedRow: "hashed to buckets {q} (one a round)",
+  hashedCell: "query in buckets {q}, key in {k} (one a round):",
+  metIn: "they met in round {r}",
+  metNowhere: "they met in none",
   why: "Why",
   dot: "products summed",
   scaled: "times the scale",

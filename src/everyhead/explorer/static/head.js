@@ -1,6 +1,7 @@
 // One head: lines from token to token, the matrix, and the arithmetic of one weight.
 
 import { breakdown } from "./breakdown.js";
+import { drawingBar, drawingOf, met, roundOf } from "./drawing.js";
 import { button, choice, el, number, token } from "./dom.js";
 import { LinesView } from "./lines.js";
 import { MatrixView } from "./matrix.js";
@@ -18,7 +19,9 @@ export async function head(root, context) {
   root.append(controls(context, where));
   context.at = where;
   const data = await dataOf(context, where);
+  data.drawing = await drawingOf(context, group, layer, h, data.window);
   if (data.window) root.append(windowControls(context, group, data.window));
+  if (data.drawing) root.append(drawingBar(data.drawing, context));
   const facts = el("div", { class: "card facts" });
   const details = el("section", { class: "card details", "aria-live": "polite" });
   const show = state.get("show");
@@ -180,6 +183,7 @@ function matrixOf(data, peak, { state, room }, cellShown) {
   const both = state.get("show") === "both" && room > 900;
   return new MatrixView(data, {
     peak,
+    round: data.drawing?.kind === "hashing" ? roundOf(data.drawing, state) : 0,
     width: both ? room - 560 : room - 40,
     choose: (cell) => {
       state.set({ row: cell[0], column: cell[1] }, { quiet: true });
@@ -210,7 +214,7 @@ function showRow(details, data, t, marked = -1) {
     details.replaceChildren(el("p", { class: "quiet" }, say("chooseToken")));
     return;
   }
-  if (data.window) return showWindowRow(details, data, t);
+  if (data.window) return showWindowRow(details, data, t, marked);
   const n = data.columns.length;
   const cells = data.columns.map((_, s) => [s, data.weights[t * n + s], !data.mask || data.mask[t * n + s]]);
   const seen = cells.filter((cell) => cell[2]).sort((a, b) => b[1] - a[1]);
@@ -221,13 +225,16 @@ function showRow(details, data, t, marked = -1) {
   if (seen.length > 8) notes.push(say("andMore", { n: seen.length - 8 }));
   if (hiddenCount) notes.push(say("hiddenN", { n: hiddenCount }));
   if (!seen.length) notes.push(say("nothingVisible"));
+  if (data.drawing?.kind === "hashing") notes.push(met(data.drawing, t, marked));
   if (notes.length) details.append(el("p", { class: "quiet" }, notes.join(" · ")));
 }
 
 /** Of a long text: the strongest keys anywhere, not in the window alone. */
-function showWindowRow(details, data, t) {
+function showWindowRow(details, data, t, marked) {
   const title = el("h2", {}, token(data.rows[t]), ` (${data.window.row + t}) ${say("reads")}`);
   details.replaceChildren(title, ranking(data.all, data.window.tops[t], -1));
+  const place = met(data.drawing, t, marked);
+  if (place) details.append(el("p", { class: "quiet" }, place));
 }
 
 function showColumn(details, data, s) {

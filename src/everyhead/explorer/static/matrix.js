@@ -1,5 +1,6 @@
 // One matrix on a canvas: zoom, pan, a cell that the mouse or the arrow keys choose.
 
+import { STRIP, drawBuckets, drawOver } from "./drawing.js";
 import { hatch, named, picture, ramp } from "./colour.js";
 import { announce, button, el, number } from "./dom.js";
 import { say } from "./words.js";
@@ -18,9 +19,13 @@ function edges(rows, columns) {
 
 export class MatrixView {
   /** data: {weights, mask, rows, columns}; peak: the weight with the darkest colour. */
-  constructor(data, { peak, width, choose, hover }) {
+  constructor(data, { peak, width, choose, hover, round = 0 }) {
     this.data = data;
+    this.round = round;
     this.edge = edges(data.rows, data.columns);
+    this.strip = data.drawing?.kind === "hashing" ? STRIP : 0;
+    this.edge.left += this.strip;
+    this.edge.top += this.strip;
     this.peak = peak || 1;
     this.choose = choose;
     this.hover = hover;
@@ -91,6 +96,8 @@ export class MatrixView {
     pen.drawImage(this.image, left, top, n * zoom, m * zoom);
     if (data.mask) this.drawHidden(pen, left, top);
     if (zoom >= 10) this.drawLattice(pen, left, top);
+    const at = { left, top, zoom, m, n };
+    if (data.drawing) drawOver(pen, data.drawing, at);
     for (const [cell, strong] of [[this.pinned, true], [this.cursor, false]]) {
       if (!cell) continue;
       pen.strokeStyle = named(strong ? "--warm" : "--ink");
@@ -99,6 +106,7 @@ export class MatrixView {
       pen.strokeRect(left + cell[1] * zoom, top + cell[0] * zoom, size, size);
     }
     pen.restore();
+    drawBuckets(pen, data.drawing, this.round, this.edge, at, this);
     this.labels(pen, left, top);
   }
 
@@ -154,13 +162,13 @@ export class MatrixView {
       const y = top + (t + 0.5) * zoom;
       if (y < this.edge.top || y > this.height - this.edge.bottom) return;
       pen.textAlign = "right";
-      write(t, text, (label) => pen.fillText(label, this.edge.left - 6, y), cell?.[0]);
+      write(t, text, (label) => pen.fillText(label, this.edge.left - this.strip - 6, y), cell?.[0]);
     });
     data.columns.forEach((text, s) => {
       const x = left + (s + 0.5) * zoom;
       if (x < this.edge.left || x > this.width - this.edge.right) return;
       pen.save();
-      pen.translate(x, this.edge.top - 6);
+      pen.translate(x, this.edge.top - this.strip - 6);
       pen.rotate(-Math.PI / 2);
       pen.textAlign = "left";
       write(s, text, (label) => pen.fillText(label, 0, 0), cell?.[1]);

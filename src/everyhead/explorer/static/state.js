@@ -14,6 +14,7 @@ const FIRST = {
   lang: "",
   theme: "",
   show: "both",
+  round: 0,
   // compare: each side is scene.group.layer.head, or heads joined by + under a way to combine them
   a: "",
   b: "",
