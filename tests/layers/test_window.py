@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from everyhead.inspection.changes import HeadOff, TokenHidden
+from everyhead.inspection.importance import weight_gradients
 from everyhead.inspection.trace import record
 from everyhead.layers import attention, blocked, masks
 from everyhead.layers.cache import KeyValueCache
@@ -428,6 +429,25 @@ def test_a_token_that_is_hidden_and_a_head_that_is_off() -> None:
     with record(holder, [HeadOff(name, [0, 1])]):
         off = module(x, marked)
     torch.testing.assert_close(off, module.o_proj.bias.expand(1, n, -1), **EXACT)
+
+
+@pytest.mark.parametrize("heads", [None, [1]])
+def test_gradients_of_weights_go_through_the_values_of_each_row(heads: list[int] | None) -> None:
+    module, x = made(), states(2, 12)
+    holder = torch.nn.ModuleDict({"self_attn": module})
+    marked = masks.global_tokens(marks(2, 12)) & masks.keys(lengths_mask([12, 9], 12))
+    with record(holder) as trace:
+        module(x, marked).square().sum().backward()
+    place = trace[trace.places()[0]]
+    matrix = place.weights().requires_grad_()
+    (wanted,) = torch.autograd.grad(
+        module.mix(matrix, place.parts, place.mask), matrix, place.gradient
+    )
+    wanted = wanted.masked_fill(matrix == 0, 0)
+    for rows in (None, torch.tensor([6, 0, 11])):
+        found = weight_gradients(place, heads, rows)
+        cut = wanted if rows is None else wanted[:, :, rows]
+        torch.testing.assert_close(found, cut if heads is None else cut[:, heads], **EXACT)
 
 
 def test_what_it_cannot_honour_is_refused() -> None:

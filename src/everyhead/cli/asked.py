@@ -91,14 +91,18 @@ class Wanted:
 
 
 def is_ours(place: str) -> bool:
-    """A run's folder, or a model folder that everyhead wrote; a file, too, which is neither."""
+    """A run's folder, or a model folder that everyhead wrote; a file, too, which is neither.
+
+    So is a folder of others whose attention shows in our model alone.
+    """
     from everyhead.cli.checked import written_here
     from everyhead.training.run import is_run
+    from everyhead.weights.opening import hidden_there
 
     folder = Path(place)
     if folder.is_dir():
         foreign = (folder / "config.json").is_file() and not written_here(folder)
-        return is_run(folder) or not foreign
+        return is_run(folder) or not foreign or hidden_there(folder)
     return folder.exists()
 
 

@@ -22,6 +22,7 @@ from everyhead.inspection.changes import HeadOff
 from everyhead.inspection.trace import Trace, record
 from everyhead.layers.attention import Parts, filled, grouped
 from everyhead.layers.masks import Mask
+from everyhead.layers.window import WindowParts, within
 
 Loss = Callable[[], Tensor]
 
@@ -119,7 +120,14 @@ def weight_gradients(
     if place.mask is not None:
         seen = place.mask.rows(parts.q.shape[2], parts.k.shape[2], v.device, rows)
         seen = seen if seen.shape[1] == 1 else seen[:, heads]
-    return (asked.to(wide) @ v.to(wide).transpose(-2, -1)).masked_fill(~seen, 0)
+    found = asked.to(wide) @ v.to(wide).transpose(-2, -1)  # (B, h, t, S)
+    if isinstance(parts, WindowParts):  # rows of global tokens mix values of their own
+        at, own = within(parts, rows, found.shape[2])
+        v = filled(parts.of_globals, place.mask).v[:, heads].to(wide)
+        far = asked[:, :, at].to(wide) @ v.transpose(-2, -1)  # (B, h, r, S)
+        here = parts.marked[:, None, own, None]
+        found = found.index_copy(2, at, torch.where(here, far, found[:, :, at]))
+    return found.masked_fill(~seen, 0)
 
 
 def gradient_weights(

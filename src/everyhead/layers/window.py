@@ -168,7 +168,7 @@ class WindowAttention(MultiHeadAttention):
         if not isinstance(parts, WindowParts):
             return attention.weights(parts, mask, heads, rows)
         whole = attention.weights(parts.local, mask, heads, rows)
-        place, own = _within(parts, rows, whole.shape[2])
+        place, own = within(parts, rows, whole.shape[2])
         rule = of_globals(mask, parts.rows)
         far = attention.weights(parts.of_globals, rule, heads, own)  # (B, h, r, S)
         here = parts.marked[:, None, own, None]
@@ -185,13 +185,13 @@ class WindowAttention(MultiHeadAttention):
         if not isinstance(parts, WindowParts):
             return attention.mix(weights, parts, mask)
         whole = attention.mix(weights, parts.local, mask)  # (B, H, t, D)
-        place, own = _within(parts, rows, whole.shape[2])
+        place, own = within(parts, rows, whole.shape[2])
         far = attention.mix(weights[:, :, place], parts.of_globals, mask)  # (B, H, r, D)
         here = parts.marked[:, None, own, None]
         return whole.index_copy(2, place, torch.where(here, far, whole[:, :, place]))
 
 
-def _within(parts: WindowParts, rows: slice | Tensor | None, n: int) -> tuple[Tensor, Tensor]:
+def within(parts: WindowParts, rows: slice | Tensor | None, n: int) -> tuple[Tensor, Tensor]:
     """Of the asked-for rows those of global tokens: where they stand among them, and in q'.
 
     Raises:

@@ -52,7 +52,8 @@ class Kind(NamedTuple):
     written as itself. extra: tensors to store besides the slots'. generation: entries of
     generation_config.json beyond the ids. companion: opens what goes with the model (a tokenizer),
     by default what weights/companions.py finds. finish: a last touch after the tensors are in.
-    remarks: our model → a sentence for each tool that cannot open what was written.
+    remarks: our model → a sentence for each tool that cannot open what was written. hidden_there:
+    their code does not let its attention be seen, so such a folder is looked at as ours.
     """
 
     family: str
@@ -70,3 +71,4 @@ class Kind(NamedTuple):
     companion: Callable[[Path], Any] | None = None
     finish: Callable[[Any], object] = nothing
     remarks: Callable[[Any], list[str]] | None = None
+    hidden_there: bool = False

@@ -193,4 +193,5 @@ KIND = Kind(
     spare=SPARE,
     why_not=why_not,
     extra=extra,
+    hidden_there=True,
 )

@@ -70,6 +70,12 @@ def kind_for(values: Mapping[str, Any], where: object) -> Kind:
     raise UserError(f"{where} says model_type {name!r}; everyhead opens {', '.join(known)}.")
 
 
+def hidden_there(folder: Path) -> bool:
+    """Can this folder's attention be seen in our model alone, not in Hugging Face's?"""
+    name = read_config(folder).get("model_type")
+    return any(kind.hidden_there and name in kind.model_types for kind in KINDS)
+
+
 def kind_of_family(family: str) -> Kind | None:
     """Hugging Face's kind of folder for one of MODELS, None where it has no such family."""
     return next((kind for kind in KINDS if kind.family == family), None)
