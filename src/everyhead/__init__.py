@@ -56,6 +56,8 @@ _HOMES = {
     "RecurrentConfig": "everyhead.models.recurrent",
     "RecurrentTranslator": "everyhead.models.recurrent_translator",
     "RecurrentTranslatorConfig": "everyhead.models.recurrent_translator",
+    "Reformer": "everyhead.models.reformer",
+    "ReformerConfig": "everyhead.models.reformer",
     "T5": "everyhead.models.t5",
     "T5Config": "everyhead.models.t5",
     "Transformer": "everyhead.models.transformer",

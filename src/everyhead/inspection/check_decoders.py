@@ -36,6 +36,7 @@ class DecoderSubject(Subject):
     def __init__(self, model: Any, tokenizer: Any = None, *, tools: Tools | None = None) -> None:
         self.model, self.tokenizer, self.tools = model, tokenizer, tools or Tools()
         self.name = type(model).__name__
+        self.exempt = getattr(model, "exempt", {})
         c = model.config
         given = [getattr(c, name, None) for name in ("pad_id", "bos_id", "eos_id")]
         pad_id: int = c.vocab_size - 1 if given[0] is None else given[0]

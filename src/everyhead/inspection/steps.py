@@ -157,7 +157,29 @@ def joined_mask(pieces: Sequence[Piece], *, memory: bool) -> Mask | None:
         return None
     if same and not memory and _grows(calls):
         return masks.causal()
-    return Mask((StepsRule(tuple(pieces)),))
+    real = None if memory else _real(pieces)
+    rule = Mask((StepsRule(tuple(pieces)),))
+    return rule if real is None else rule & masks.keys(real)
+
+
+def _real(pieces: Sequence[Piece]) -> Tensor | None:
+    """(B, S) which keys are real, by each sequence's own last call; None where nobody says.
+
+    Kept as a rule of its own: what attends by buckets counts no padding.
+    """
+    found: Tensor | None = None
+    for piece in pieces:
+        mask, of = piece.call.mask, piece.of
+        own = None if mask is None or piece.call.first else mask.key_mask
+        if own is None:
+            return None
+        own = piece.pick(own.byte()).bool()  # (B, s)
+        if found is not None and of is not None:
+            before = torch.ones_like(own)
+            before[:, : found.shape[1]] = found
+            own = torch.where((of < 0)[:, None], before, own)
+        found = own
+    return found
 
 
 def _grows(calls: Sequence[Call]) -> bool:

@@ -119,6 +119,7 @@ class Subject:
     model: Any
     name: str
     sides: tuple[Side, ...]
+    exempt: Mapping[str, str] = {}  # laws that it does not have by its nature → why
     holds_anything = False  # does it promise that even NaN under its padding changes nothing?
 
     def read(self, batch: Batch) -> dict[str, Tensor]:

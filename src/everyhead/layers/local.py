@@ -4,8 +4,9 @@
 
 Kitaev et al. 2020 (2001.04451), published code: the other half of a Reformer's layers. It is plain
 attention under one more rule, so O(n·C). Two things differ. Tokens are counted, not places, so
-padding on the left moves no edge; and where nothing is causal, the published first chunk looks back
-at the last one (its chunks stand in a ring): here nothing stands before the first.
+padding on the left moves no edge. And the published chunks stand in a ring: the first looks back at
+the last where nothing is causal, and chunks of a text shorter than `before` of them are met twice,
+and count twice; here nothing stands before the first.
 """
 
 from typing import NamedTuple

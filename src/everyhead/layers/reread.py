@@ -12,6 +12,7 @@ class RereadCache:
     """ids (B, length) so far, and which are real, (B, length) or None while all are."""
 
     key_mask: Tensor | None = None  # there are no keys
+    piece: int | None = None  # it takes any number of positions at once
 
     def __init__(self, capacity: int) -> None:
         self.capacity, self.length = capacity, 0

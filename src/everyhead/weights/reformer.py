@@ -200,8 +200,7 @@ def slots(model: Reformer) -> list[Slot]:
 
 def _axis(model: Reformer, slot: Slot, theirs: str) -> Slot:
     """A table (n, d) of one axis: theirs is as long as 1 along the others, (n, 1, d)."""
-    shape = model.config.axial_shape or ()
-    axis = int(theirs.rpartition(".")[2])
+    shape, axis = model.config.axial_shape or (), int(theirs.rpartition(".")[2])
     wide = [1] * len(shape)
     wide[axis] = shape[axis]
     return Slot(
@@ -232,9 +231,8 @@ def told(model: Reformer) -> None:
 
 def extra(model: Reformer) -> dict[str, Tensor]:
     """Hugging Face keeps the logits' bias twice, and uses the other."""
-    bias = model.output_head.bias
-    assert bias is not None
-    return {UNUSED_BIAS: bias.detach().to("cpu", torch.float32, copy=True)}
+    bias = model.get_parameter("output_head.bias").detach()
+    return {UNUSED_BIAS: bias.to("cpu", torch.float32, copy=True)}
 
 
 KIND = Kind(

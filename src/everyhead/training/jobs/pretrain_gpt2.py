@@ -36,7 +36,9 @@ from everyhead.training.sections import Recipe, Rivals, TrainRecipe
 from everyhead.training.step import evaluate_parts
 from everyhead.training.stream import Stream, fingerprint_of
 
-FAMILIES = ("gpt2", "llama", "recurrent", "convolutional", "performer", "transformer-xl")
+FAMILIES = (
+    "gpt2", "llama", "recurrent", "convolutional", "performer", "reformer", "transformer-xl",
+)  # fmt: skip
 ROWS_A_BATCH = 16
 
 
@@ -100,7 +102,8 @@ class PreparedLanguage(Prepared):
         )
 
     def _rows(self, documents: list[Document], model: Any) -> TokenRows:
-        whole = "documents" in inspect.signature(model.hidden).parameters
+        apart = getattr(model, "keeps_apart", True)  # can its attention keep documents apart?
+        whole = apart and "documents" in inspect.signature(model.hidden).parameters
         texts = [document.text for document in documents]
         return TokenRows(texts, self.tokenizer, length=self.length, whole=whole)
 
