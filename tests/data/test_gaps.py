@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+import torch
 
-from everyhead.data.gaps import GapRows, pairs_of, sentences_of
+from everyhead.data.gaps import GapRows, pairs_of, sentences_of, stretches_of
 from everyhead.data.text_tokenizer import TextTokenizer
 from everyhead.errors import UserError
 
@@ -120,3 +121,26 @@ def test_one_document_or_another_tokenizer_is_a_sentence(tokenizer):
     plain = TextTokenizer.train(TEXTS, kind="byte-level", vocab_size=300)
     with pytest.raises(UserError, match="wordpiece"):
         GapRows(TEXTS, plain, length=32, seed=0)
+
+
+def test_stretches_are_the_documents_cut_and_nothing_else():
+    documents = [[[1, 2, 3], [4]], [[5, 6]], [[7], [8], [9, 10, 11]]]
+    found = stretches_of(documents, 3)
+    assert [pair.first for pair in found] == [[1, 2, 3], [4], [5, 6], [7, 8, 9], [10, 11]]
+    assert not any(pair.second or pair.stranger for pair in found)
+
+
+def test_a_row_of_one_stretch_is_closed_once_and_of_one_segment(tokenizer):
+    alone = GapRows(TEXTS, tokenizer, length=32, seed=3, in_pairs=False)
+    assert max(alone.lengths) == 32
+    text = [i for pair in alone.pairs for i in pair.first]
+    whole = [tokenizer.encode_batch(sentences_of(each), special=False) for each in TEXTS]
+    assert text == [i for document in whole for ids in document for i in ids]
+    batch = alone.batch(range(len(alone.pairs)), 0)
+    assert batch.mask.sum(1).tolist() == alone.lengths and not batch.segments.any()
+    assert (batch.ids[:, 0] == tokenizer.cls_id).all()
+    ends = torch.tensor(alone.lengths)[:, None] - 1
+    assert (batch.ids.gather(1, ends) == tokenizer.sep_id).all()
+    assert ((batch.ids == tokenizer.sep_id).sum(1) == 1).all()
+    one = GapRows(TEXTS[:1], tokenizer, length=32, seed=0, in_pairs=False)  # no stranger is drawn
+    assert one.pairs

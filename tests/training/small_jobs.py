@@ -80,6 +80,12 @@ def bert(folder: Path) -> dict[str, Any]:
     }
 
 
+def longformer(folder: Path) -> dict[str, Any]:
+    """Gaps alone, over long stretches."""
+    given = bert(folder)
+    return given | {"model": {**given["model"], "family": "longformer", "windows": 4}}
+
+
 def t5(folder: Path) -> dict[str, Any]:
     numbers = {"d_model": 16, "n_heads": 2, "d_head": 8, "n_layers": 1, "d_ff": 32, "max_len": 24}
     return {
@@ -142,6 +148,7 @@ CASES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "pretrain-gpt2 recurrent": partial(other_decoder, "recurrent"),
     "pretrain-gpt2 convolutional": partial(other_decoder, "convolutional"),
     "pretrain-bert": bert,
+    "pretrain-bert longformer": longformer,
     "pretrain-t5": t5,
     "tune": tune,
     "tune-pairs": tune_pairs,

@@ -3,11 +3,14 @@
 import json
 import math
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from everyhead.cli.methods import Attention, method, side_by_side, swapped
 from everyhead.cli.options import Beam, Device, LengthPenalty, Run, Threads
 from everyhead.errors import UserError
 
@@ -26,6 +29,7 @@ def evaluate(
     ] = None,
     beam: Beam = None,
     length_penalty: LengthPenalty = None,
+    attention: Attention = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
     device: Device = "cpu",
     threads: Threads = None,
@@ -33,11 +37,14 @@ def evaluate(
     """Score a run on what it did not learn from; of a translation BLEU, chrF, loss, perplexity.
 
     BLEU, with its 95 % interval, and chrF are sacreBLEU's, with its signature. Other jobs have
-    their own scores (accuracy, bits per byte …).
+    their own scores (accuracy, bits per byte …). With --attention METHOD the scores stand side by
+    side, with the model's own attention and with the other; of a translation loss and perplexity.
     """
     from everyhead.cli.held_out import held_out
     from everyhead.cli.opened import open_run
 
+    if attention is not None:
+        method(attention)  # what is misspelt is told before anything is read
     opened = open_run(run, device=device, threads=threads)
     if opened.recipe is not None and opened.recipe.job != "translate":
         if not (pairs is None and beam is None and length_penalty is None):
@@ -45,13 +52,44 @@ def evaluate(
                 f"--pairs, --beam and --length-penalty are of translations; {run} learnt to "
                 f"{opened.recipe.job}: leave them out."
             )
+        if attention is not None:
+            scorer = partial(_scores_of, opened, split)
+            print(_compared(opened, split, attention, scorer, as_json=as_json))
+            return
         scores = {"split": split, **_scores_of(opened, split)}
         print(_json(scores) if as_json else _lines(scores))
         return
     source, references = held_out(opened, split, pairs)
+    of = split if pairs is None else str(pairs)
+    if attention is not None:
+        if not (beam is None and length_penalty is None):
+            raise UserError(
+                "--attention compares losses, which no search is part of: leave out --beam and "
+                "--length-penalty."
+            )
+        scorer = partial(_losses, opened, source, references)
+        print(_compared(opened, of, attention, scorer, as_json=as_json))
+        return
     scores, _ = scored(opened, source, references, beam=beam, length_penalty=length_penalty)
-    scores = {"split": split if pairs is None else str(pairs), **scores}
+    scores = {"split": of, **scores}
     print(_json(scores) if as_json else _table(scores))
+
+
+def _compared(
+    opened: "Opened",
+    split: str,
+    attention: str,
+    scorer: Callable[[], dict[str, Any]],
+    *,
+    as_json: bool,
+) -> str:
+    """The scores as the model is, and with another attention; the model keeps that."""
+    plain = scorer()
+    swapped(opened.model, attention)
+    changed = scorer()
+    if as_json:
+        return _json({"split": split, **plain, "attention": attention, "with_attention": changed})
+    return f"{side_by_side(attention, plain, changed)}\non {split}"
 
 
 def _scores_of(opened: "Opened", split: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Pairs of stretches of text with gaps, for learning to fill them and to tell neighbours.
 
     [CLS] A [SEP] B [SEP]      B follows A in its document, or is from another one: half and half
+    [CLS] A [SEP]              one stretch as long as a row, where only gaps are learnt (1907.11692)
 
 Of the pieces that are no specials 15 % are chosen; of these 80 % become [MASK], 10 % another piece,
 10 % stay. Devlin et al. 2019 (1810.04805) sections 3.1 and A.1, A.2. Pairs follow from the seed;
@@ -47,6 +48,8 @@ class GapBatch(NamedTuple):
 
 
 class Pair(NamedTuple):
+    """Two stretches, or one where the second is empty."""
+
     first: list[int]
     second: list[int]
     stranger: bool
@@ -91,6 +94,16 @@ def pairs_of(documents: Sequence[list[list[int]]], length: int, seed: int) -> li
     return pairs
 
 
+def stretches_of(documents: Sequence[list[list[int]]], length: int) -> list[Pair]:
+    """Each document cut into stretches of `length` ids, the last as long as it is."""
+    wholes = [_joined(document) for document in documents]
+    return [
+        Pair(whole[start : start + length], [], stranger=False)
+        for whole in wholes
+        for start in range(0, len(whole), length)
+    ]
+
+
 def _reach(document: list[list[int]], start: int, length: int) -> int:
     """The end of the stretch of whole sentences from `start` that fills `length` ids."""
     total, end = 0, start
@@ -130,10 +143,16 @@ def _shortened(
 
 
 class GapRows:
-    """The pairs of documents, and the batches of an epoch."""
+    """The pairs of documents, or their stretches, and the batches of an epoch."""
 
     def __init__(
-        self, texts: Sequence[str], tokenizer: TextTokenizer, *, length: int, seed: int
+        self,
+        texts: Sequence[str],
+        tokenizer: TextTokenizer,
+        *,
+        length: int,
+        seed: int,
+        in_pairs: bool = True,
     ) -> None:
         self.tokenizer, self.seed = tokenizer, seed
         self.cls, self.sep, self.gap = _needed(tokenizer)
@@ -141,19 +160,27 @@ class GapRows:
             [ids for ids in tokenizer.encode_batch(sentences_of(text), special=False) if ids]
             for text in texts
         ]
-        self.pairs = pairs_of(documents, length - 3, seed)
+        if in_pairs:
+            self.pairs = pairs_of(documents, length - 3, seed)
+        else:
+            self.pairs = stretches_of(documents, length - 2)
         special = tokenizer.special_ids
         self.others = np.array([i for i in range(tokenizer.vocab_size) if i not in special])
         self.special = np.isin(np.arange(tokenizer.vocab_size), list(special))
 
     @property
     def lengths(self) -> list[int]:
-        return [len(pair.first) + len(pair.second) + 3 for pair in self.pairs]
+        return [len(self.segments_of(pair)) for pair in self.pairs]
+
+    def segments_of(self, pair: Pair) -> list[int]:
+        """0 for the ids of the first stretch, 1 for those of the second."""
+        return [0] * (len(pair.first) + 2) + [1] * (len(pair.second) + bool(pair.second))
 
     def with_gaps(self, row: int, epoch: int) -> tuple[list[int], list[int], list[bool]]:
         """Ids as they are and with gaps, and which places were chosen."""
         pair = self.pairs[row]
-        ids = [self.cls, *pair.first, self.sep, *pair.second, self.sep]
+        second = [*pair.second, self.sep] if pair.second else []
+        ids = [self.cls, *pair.first, self.sep, *second]
         rng = np.random.default_rng([self.seed, epoch, row])
         may = np.flatnonzero(~self.special[ids])
         n = min(max(1, int(SHARE * len(may) + rng.random())), len(may))  # 15 % on average
@@ -173,9 +200,7 @@ class GapRows:
         original, _ = pad_rows([whole for whole, _, _ in made], pad)
         places = pad_rows([[int(p) for p in chosen] for _, _, chosen in made], 0)[0].bool()
         pairs = [self.pairs[row] for row in rows]
-        segments, _ = pad_rows(
-            [[0] * (len(p.first) + 2) + [1] * (len(p.second) + 1) for p in pairs], 0
-        )
+        segments, _ = pad_rows([self.segments_of(pair) for pair in pairs], 0)
         strangers = torch.tensor([int(pair.stranger) for pair in pairs])
         return GapBatch(ids, mask, segments, places, original[places], strangers, int(mask.sum()))
 

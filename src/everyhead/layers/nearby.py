@@ -11,7 +11,7 @@ from torch import Tensor
 
 from everyhead.layers.masks import Mask
 from everyhead.layers.positions import places_within
-from everyhead.layers.rules import AnyOf, Documents, Keys, Prefix, Rule, Window
+from everyhead.layers.rules import AnyOf, Documents, Globals, Prefix, Rule, Window
 
 
 def near(mask: Mask | None, size: int, first: int) -> Mask:
@@ -21,7 +21,10 @@ def near(mask: Mask | None, size: int, first: int) -> Mask:
     rule: Rule = window
     if first:
         kept = _first(mask, first)
-        rule = Prefix(first, (window,)) if kept is None else AnyOf((window, Keys(kept)))
+        if kept is None:
+            rule = Prefix(first, (window,))
+        else:
+            rule = AnyOf((window, Globals(kept, sees=False)))
     return Mask((*mask.rules, rule))
 
 

@@ -13,8 +13,11 @@ from torch import Tensor, nn
 from everyhead.layers.beam_cache import BeamDecoderCache
 from everyhead.layers.blocks import Memory
 from everyhead.layers.cache import DecoderCache
+from everyhead.layers.favor import FavorAttention
 from everyhead.layers.heads import VocabularyHead
+from everyhead.layers.lsh import LshAttention
 from everyhead.layers.packing import Packing, packing_of
+from everyhead.layers.sliding import SlidingAttention
 
 
 class EncoderDecoder(nn.Module):
@@ -99,10 +102,22 @@ class EncoderDecoder(nn.Module):
         """Logits (B, T, V) of the piece after each target position (teacher forcing)."""
         return self.head(self.hidden(source, target, source_mask, target_mask))
 
+    def step_bias(self, n: int, n_keys: int, like: Tensor) -> Tensor | None:
+        """What one new position of n_keys does not see is −∞, (1, 1, 1, S); None: nothing."""
+        own = self._own_attention()
+        if n > 1 or not isinstance(own, SlidingAttention):
+            return None
+        return own.step_bias(n_keys, like)
+
     def cache(self, memory: Memory, max_len: int, *, beams: int = 1) -> DecoderCache:
         """An empty cache for at most max_len target positions, of `beams` rows a sentence."""
         mask, n_layers = memory.mask, self.config.n_decoder_layers
         real = mask.key_mask if mask is not None and mask.only_keys else None
-        if beams == 1:
+        own = self._own_attention()
+        if beams == 1 or isinstance(own, FavorAttention | LshAttention):  # no bias tells beams
             return DecoderCache(n_layers, max_len, memory_mask=real)
         return BeamDecoderCache(n_layers, max_len, beams=beams, memory_mask=real)
+
+    def _own_attention(self) -> nn.Module | None:
+        first = next(iter(getattr(self.decoder, "blocks", ())), None)
+        return getattr(first, "self_attn", None)

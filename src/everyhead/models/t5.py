@@ -164,14 +164,16 @@ class T5(EncoderDecoder):
     ) -> Tensor:
         """The decoder's stack, and the division by √C: (B, T, C) or packed (N, C)."""
         n, before = target.shape[1], 0 if cache is None else cache.length
-        bias: Tensor | None = self.decoder_bias(n, before + n)
+        own = self.decoder_bias(n, before + n)
+        bias: Tensor | None = own
         if cache is not None:
-            cache.note_bias(bias if n == 1 else None)
-            bias = None if n == 1 else bias
+            hidden = self.step_bias(n, before + n, own)
+            cache.note_bias(None if n > 1 else own if hidden is None else own + hidden)
+            bias = None if n == 1 else own
+        x = self._embed(target, target_mask, packing)
         mask = masks.causal()
         if target_mask is not None and not only_right(target_mask, packing):
             mask = mask & masks.keys(target_mask, zeroed=True)
-        x = self._embed(target, target_mask, packing)
         x = self.decoder(x, mask, memory, packing=packing, cache=cache, bias=bias)
         return self.stream_dropout(x) * self.output_scale
 

@@ -17,6 +17,7 @@ from everyhead.layers.cache import TextCache
 from everyhead.layers.favor import FavorAttention
 from everyhead.layers.feature_cache import FeatureCache
 from everyhead.layers.heads import VocabularyHead
+from everyhead.layers.lsh import LshAttention
 from everyhead.layers.packing import Packing, only_right, packing_of
 from everyhead.layers.positions import places, places_within
 from everyhead.layers.rotary import Rotation
@@ -108,6 +109,11 @@ class TextDecoder(nn.Module):
         if not isinstance(own, SlidingAttention) or getattr(self, "rotary", None) is None:
             return limit
         return ENDLESS if own.first + own.size <= limit else limit
+
+    @property
+    def keeps_apart(self) -> bool:
+        """Can its attention keep the documents of a row to themselves? Hashing cannot."""
+        return not isinstance(self._own_attention(), LshAttention)
 
     def _own_attention(self) -> nn.Module | None:
         first = next(iter(getattr(getattr(self, "decoder", None), "blocks", ())), None)

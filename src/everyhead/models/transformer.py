@@ -155,6 +155,9 @@ class Transformer(EncoderDecoder):
         x = self._embed(
             self.target_embed, self.target_positions, target, target_mask, packing, start
         )
+        if cache is not None:
+            n = target.shape[1]
+            cache.note_bias(self.step_bias(n, start + n, x))
         mask = masks.causal()
         if target_mask is not None and not only_right(target_mask, packing):
             mask = mask & masks.keys(target_mask, zeroed=True)

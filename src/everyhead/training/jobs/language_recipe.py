@@ -56,6 +56,7 @@ class FamilyRecipe(Section):
     n_features: Size | None = None
     memory_len: Size | None = None
     segment_len: Size | None = None
+    windows: Size | None = None
     cell: str | None = None
     dropout: Share | None = None
     attention_dropout: Share | None = None

@@ -3,7 +3,8 @@
     loss = Σ −log p(piece in the gap) / gaps + Σ −log p(follows or not) / pairs
 
 Devlin et al. 2019 (1810.04805) section 3.1: MLM and NSP, each with a criterion and a count of its
-own (one criterion that ignores a padding label for both never learns to tell).
+own (one criterion that ignores a padding label for both never learns to tell). A family without
+a head for pairs (Longformer) learns the first alone, over stretches as long as a row.
 """
 
 import math
@@ -17,7 +18,7 @@ from everyhead.data.documents import Document, TextSplits, first_bytes
 from everyhead.data.gaps import GapBatch, GapRows
 from everyhead.data.text_tokenizer import TextTokenizer
 from everyhead.errors import UserError
-from everyhead.models.bert import Bert
+from everyhead.models import MODELS
 from everyhead.training.job import Job, JobKind, Measured, Prepared, Scores, Tools, loss_of
 from everyhead.training.jobs.language_recipe import (
     FamilyRecipe,
@@ -44,7 +45,7 @@ class BertPieceRecipe(PieceRecipe):
 
 
 class BertFamilyRecipe(FamilyRecipe):
-    family: Literal["bert"] = "bert"
+    family: Literal["bert", "longformer"] = "bert"
 
 
 class BertTrainRecipe(TrainRecipe):
@@ -54,7 +55,7 @@ class BertTrainRecipe(TrainRecipe):
 
 
 class PretrainBertRecipe(Recipe):
-    """Learning to fill gaps and to tell neighbours, from nothing."""
+    """Learning to fill gaps and, where the model can, to tell neighbours; from nothing."""
 
     rivals: ClassVar[tuple[Rivals, ...]] = (*Recipe.rivals, (("data.corpus",), ("data.files",)))
 
@@ -81,35 +82,36 @@ class PreparedBert(Prepared):
         self.recipe, self.tools = recipe, tools
         self.splits, self.report, self.tokenizer = splits, report, tokenizer
         sizes = {"vocab_size": tokenizer.vocab_size, "pad_id": tokenizer.pad_id or 0}
-        self.config: Any = recipe.model.config(("bert",), **sizes)
+        self.config: Any = recipe.model.config(("bert", "longformer"), **sizes)
 
     def introduction(self) -> list[str]:
-        c = self.config
+        c, rows = self.config, "pairs" if self.config.next_sentence_head else "rows"
+        name = {"bert": "BERT", "longformer": "Longformer"}[self.recipe.model.family]
         return [
             *sizes_text(self.report),
-            f"Model: BERT, {c.n_layers} layers, d_model {c.d_model}, {c.n_heads} heads, "
-            f"{c.vocab_size:,} pieces, pairs of {c.max_len} tokens",
+            f"Model: {name}, {c.n_layers} layers, d_model {c.d_model}, {c.n_heads} heads, "
+            f"{c.vocab_size:,} pieces, {rows} of {c.max_len} tokens",
         ]
 
     def job(self, device: str) -> Job:
         train = self.recipe.train
         torch.manual_seed(train.seed)
-        model = Bert(self.config).to(device)
+        model = MODELS[self.recipe.model.family].model(self.config).to(device)
         held_out = self._held_out("validation")
         return Job(
             model=model,
             stream=self._stream(self._rows(self.splits.train)),
             validation=held_out,
             loss=gap_loss,
-            counts=gap_counts,
+            counts=gap_counts if self.config.next_sentence_head else gaps_alone,
             measures=measured,
             score=lambda model: accuracies(model, held_out),
         )
 
     def _rows(self, documents: list[Document]) -> GapRows:
         texts = [document.text for document in documents]
-        length, seed = self.config.max_len, self.recipe.train.seed
-        return GapRows(texts, self.tokenizer, length=length, seed=seed)
+        sizes = {"length": self.config.max_len, "seed": self.recipe.train.seed}
+        return GapRows(texts, self.tokenizer, in_pairs=self.config.next_sentence_head, **sizes)
 
     def _stream(self, rows: GapRows) -> Stream:
         train = self.recipe.train
@@ -143,25 +145,31 @@ class PreparedBert(Prepared):
         """mlm and nsp, the perplexity of a gap, how many gaps and pairs are right of how many."""
         batches = self._held_out(split)
         found = evaluate_parts(model, batches, loss=gap_loss, precision="fp32")
+        scores = measured(found) | accuracies(model, batches)
+        if PAIRS not in found:
+            return scores | {"gaps": found[GAPS].n}
         sizes = {"gaps": found[GAPS].n, "pairs": found[PAIRS].n}
         strangers = sum(int(batch.strangers.sum()) for batch in batches) / sizes["pairs"]
         majority = {"nsp_majority": max(strangers, 1 - strangers)}
-        return measured(found) | accuracies(model, batches) | majority | sizes
+        return scores | majority | sizes
 
 
 def gap_loss(model: Any, batch: GapBatch, smoothing: float) -> dict[str, TokenLoss]:
-    """Both criteria."""
+    """Both criteria, or the first alone where the model has no head for pairs."""
     hidden = model.hidden(batch.ids, batch.mask, segments=batch.segments)  # (B, T, C)
-    gaps = model.head(hidden[batch.places])  # (N, V)
-    pairs = model.next_sentence(hidden, batch.mask)  # (B, 2)
-    return {
-        GAPS: class_loss(gaps, batch.labels, smoothing),
-        PAIRS: class_loss(pairs, batch.strangers),
-    }
+    found = {GAPS: class_loss(model.head(hidden[batch.places]), batch.labels, smoothing)}
+    if model.next_sentence_head is not None:
+        pairs = model.next_sentence(hidden, batch.mask)  # (B, 2)
+        found[PAIRS] = class_loss(pairs, batch.strangers)
+    return found
 
 
 def gap_counts(batch: GapBatch) -> dict[str, int]:
     return {GAPS: batch.labels.shape[0], PAIRS: batch.strangers.shape[0]}
+
+
+def gaps_alone(batch: GapBatch) -> dict[str, int]:
+    return {GAPS: batch.labels.shape[0]}
 
 
 def measured(found: Any) -> Scores:
@@ -172,17 +180,17 @@ def measured(found: Any) -> Scores:
 @torch.no_grad()
 def accuracies(model: Any, batches: list[GapBatch]) -> Scores:
     """The shares of gaps and of pairs that are told rightly; the model is in eval mode."""
-    right, n = [0, 0], [0, 0]
+    right, n = {GAPS: 0}, {GAPS: 0}
     device = next(model.parameters()).device
     for batch in (batch.to(device) for batch in batches):
         hidden = model.hidden(batch.ids, batch.mask, segments=batch.segments)
-        told = model.head(hidden[batch.places]), model.next_sentence(hidden, batch.mask)
-        for i, (logits, labels) in enumerate(
-            zip(told, (batch.labels, batch.strangers), strict=True)
-        ):
-            right[i] += int((logits.argmax(-1) == labels).sum())
-            n[i] += labels.shape[0]
-    return {f"{name}_accuracy": right[i] / max(n[i], 1) for i, name in enumerate((GAPS, PAIRS))}
+        told = {GAPS: (model.head(hidden[batch.places]), batch.labels)}
+        if model.next_sentence_head is not None:
+            told[PAIRS] = (model.next_sentence(hidden, batch.mask), batch.strangers)
+        for name, (logits, labels) in told.items():
+            right[name] = right.get(name, 0) + int((logits.argmax(-1) == labels).sum())
+            n[name] = n.get(name, 0) + labels.shape[0]
+    return {f"{name}_accuracy": right[name] / max(n[name], 1) for name in right}
 
 
 def prepare(recipe: PretrainBertRecipe, begun: Path | None, tools: Tools) -> PreparedBert:
