@@ -1,4 +1,4 @@
-"""Performer, Reformer and Transformer-XL in the job that learns to go on with a text, and its recipes."""
+"""Performer, Reformer and Transformer-XL in the job that goes on with a text, and their recipes."""
 
 from pathlib import Path
 

@@ -3,6 +3,7 @@
 tests/weights/keys/NAME.txt lists the tensors of a file, `{0..11}` standing for each layer and
 `{a|b}` for both; NAME.json is its config.json (`id2label` by its number of labels). A copy of
 reduced size keeps every name, layer and dtype; widths are divided, and random numbers are drawn.
+(reformer-enwik8's list is that of transformers' class for its config, with its buffers of then.)
 """
 
 import itertools
@@ -36,6 +37,10 @@ SIZES: dict[str, dict[int, int]] = {
     "opus-mt-en-zh": {512: 16, 2048: 40, 65001: 60, 65000: 59},
     "Llama-3.2-1B": {2048: 128, 512: 32, 64: 4, 8192: 40, 128256: 60, 128000: 58, 128001: 59},
     "longformer-base-4096": {768: 24, 3072: 40, 50265: 60, 4098: 22, 512: 4},
+    "reformer-enwik8": {
+        **{258: 60, 1024: 32, 2048: 64, 4096: 40, 65536: 32},
+        **{128: 4, 256: 8, 512: 8, 768: 24},
+    },
     "SmolLM2-135M": {576: 36, 192: 12, 1536: 40, 49152: 60},
 }
 
@@ -127,7 +132,7 @@ def _tie(tensors: dict[str, Tensor]) -> None:
         if name.endswith("embed_tokens.weight") and table is not None:
             tensors[name] = table.clone()
     for again, first in SAME.items():
-        if again in tensors:
+        if again in tensors and first in tensors:
             tensors[again] = tensors[first].clone()
 
 

@@ -69,7 +69,7 @@ Layout = Callable[[Tensor, Tensor, Hashing], Iterator[Chunks]]
 
 
 def seeded(shape: tuple[int, ...], seed: int) -> Tensor:
-    """R of N(0, 1) in float32, the same for a seed wherever it is drawn, as torch.randn draws it."""
+    """R of N(0, 1) in float32, as torch.randn draws it behind torch.manual_seed(seed)."""
     generator = torch.Generator("cpu").manual_seed(seed)
     return torch.randn(shape, generator=generator, device="cpu", dtype=torch.float32)
 

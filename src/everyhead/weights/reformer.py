@@ -6,6 +6,7 @@ from the same seed, and are not in the file; without a seed, theirs differ from 
 ours are those of seed 0. Old files hold the numbers that hid scores (mask_value_float32).
 """
 
+import math
 import re
 import warnings
 from collections.abc import Mapping
@@ -74,8 +75,7 @@ BIAS, UNUSED_BIAS = "lm_head.decoder.bias", "lm_head.bias"
 MASK_VALUES = r"reformer\.encoder\.layers\.\d+\.attention\.self_attention\.(self_)?mask_value_.*"
 
 UNSEEDED = (
-    "hash_seed is null in its config.json, so their code draws other rotations at every call; here "
-    "they are those of seed 0."
+    "Its hash_seed is null: their code draws other rotations at every call, here they are seed 0's."
 )
 CHUNKS = (
     "This Reformer is opened with the published chunks: it sees the future, and reads the whole "
@@ -113,8 +113,9 @@ def config(values: Mapping[str, Any], where: object) -> ReformerConfig:
     values = IDS | dict(values)
     fields = TABLE.read(values, where)
     if values.get("axial_pos_embds", True):
-        shape, widths = values.get("axial_pos_shape", (64, 64)), values.get("axial_pos_embds_dim")
-        fields |= {"axial_shape": shape, "axial_widths": (64, 192) if widths is None else widths}
+        shape, widths = (values.get(f"axial_pos_{name}") for name in ("shape", "embds_dim"))
+        fields |= {"axial_shape": shape or (64, 64), "axial_widths": widths or (64, 192)}
+        fields["max_len"] = min(fields["max_len"], math.prod(fields["axial_shape"]))
     else:
         fields["positions"] = "learned"
     if "lsh" in fields["attn_layers"]:
@@ -213,10 +214,9 @@ def _axis(model: Reformer, slot: Slot, theirs: str) -> Slot:
 
 def tidy(tensors: dict[str, Tensor], values: Mapping[str, Any]) -> Tidied:
     """Published names → those of `slots`, and what a person should know."""
-    outside, spare = ("lm_head.", *SPARE), [MASK_VALUES]
-    if any(name == BIAS for name in tensors):
-        spare.append(re.escape(UNUSED_BIAS))  # their code adds the other one
-    found = tidied(tensors, prefix="reformer.", outside=outside, buffers=spare).tensors
+    unused = (MASK_VALUES, re.escape(UNUSED_BIAS)) if BIAS in tensors else (MASK_VALUES,)
+    outside = ("lm_head.", *SPARE)
+    found = tidied(tensors, prefix="reformer.", outside=outside, buffers=unused).tensors
     if UNUSED_BIAS in found:  # of a time when the two were one
         found[BIAS] = found.pop(UNUSED_BIAS)
     unsaid = "lsh" in values.get("attn_layers", ("lsh",)) and values.get("hash_seed") is None
