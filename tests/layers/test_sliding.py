@@ -107,6 +107,19 @@ def test_at_any_length_it_is_the_dense_mask(n: int) -> None:
     torch.testing.assert_close(found, wanted, **NEAR)
 
 
+@torch.no_grad()
+def test_defect_a_window_that_read_a_long_text_is_right_for_a_short_one() -> None:
+    """A mask that was made once, for 1,024 tokens, would hide the wrong keys of 12."""
+    torch.manual_seed(1)
+    plain = MultiHeadAttention(16, 2).eval()
+    layer = Window(5, first=2).of(plain)
+    for n in (1024, 12, 4, 1, 40):
+        x = torch.randn(1, n, 16)
+        i, j = torch.arange(n)[:, None], torch.arange(n)
+        seen = (j <= i) & ((i - j < 5) | (j < 2))
+        torch.testing.assert_close(layer(x, masks.causal()), plain(x, masks.dense(seen)), **NEAR)
+
+
 def test_sizes_that_make_no_sense_and_variants_are_refused() -> None:
     for wrong in ((0, 0), (5, -1)):
         with pytest.raises(ValueError, match="1 token or more"):

@@ -360,6 +360,23 @@ def test_law_7_it_is_saved_as_the_model_it_was(method: Any, tmp_path: Path) -> N
         load_model(tmp_path / "r", attention=Lsh(2))
 
 
+def test_what_a_folder_does_not_tell_of_is_said(tmp_path: Path) -> None:
+    told = everyhead.save(swap(built("gpt2"), Window(4, first=1)), None, tmp_path)
+    assert told == [
+        "The folder does not tell of Window(size=4, first=1): load it with "
+        "attention=Window(size=4, first=1)."
+    ]
+    assert everyhead.save(swap(swap(built("gpt2"), Window(4)), Exact()), None, tmp_path) == []
+
+
+@pytest.mark.parametrize("method", METHODS, ids=str)
+@pytest.mark.parametrize("family", ["gpt2", "bert"])
+def test_check_finds_no_law_broken(family: str, method: Any) -> None:
+    found = everyhead.check(swap(built(family), method))
+    assert [f.law for f in found if f.verdict == "fail"] == []
+    assert sum(f.verdict == "pass" for f in found) >= 8
+
+
 @pytest.mark.parametrize("method", METHODS, ids=str)
 def test_a_state_dict_goes_from_one_to_the_other_and_a_step_trains_the_same_tensors(
     method: Any,

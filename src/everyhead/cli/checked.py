@@ -145,11 +145,13 @@ def _beam(model: "Transformer", source: "Tensor", real: "Tensor | None", n: int)
 
 
 def _save_and_load(model: "Transformer", tokenizer: Any) -> "Transformer":
+    from everyhead.models.swap import method_of
     from everyhead.weights.folder import load_model, save_model
 
     with tempfile.TemporaryDirectory() as folder:
         save_model(model, folder, tokenizer=tokenizer)
-        return load_model(folder).to(next(model.parameters()).dtype)
+        again = load_model(folder, attention=method_of(model))
+        return again.to(next(model.parameters()).dtype)
 
 
 def _loss(model: "Transformer", ids: "dict[str, Tensor]", real: Any) -> tuple[float, int]:

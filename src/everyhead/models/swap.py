@@ -22,6 +22,7 @@ from everyhead.layers.rotary import Rotary
 from everyhead.models.vision_text import VisionText
 
 Model = TypeVar("Model", bound=nn.Module)
+METHOD = "method_of_attention"
 
 
 class Method(Protocol):
@@ -49,7 +50,13 @@ def swap(model: Model, method: Method) -> Model:
         raise ValueError(f"{type(model).__name__} has no self-attention that could be replaced")
     for parent, attention in made:
         parent.self_attn = attention
+    model.__dict__[METHOD] = None if isinstance(method, Exact) else method
     return model
+
+
+def method_of(model: nn.Module) -> Method | None:
+    """What `swap` put into the model last; None where its attention is its own."""
+    return model.__dict__.get(METHOD)
 
 
 def _check(model: nn.Module, method: Method) -> None:

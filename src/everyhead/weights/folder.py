@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from everyhead.errors import UserError
 from everyhead.files import json_text, update_set
-from everyhead.models.swap import Method, swap
+from everyhead.models.swap import Method, method_of, swap
 from everyhead.tensors import write_tensors
 from everyhead.weights.companions import (
     FINGERPRINT,
@@ -65,7 +65,8 @@ def save_model(
         generation: more entries for generation_config.json, in Hugging Face's names.
 
     Returns:
-        A sentence for each tool that cannot open the folder, none if all can.
+        A sentence for each tool that cannot open the folder, and for what it does not tell of;
+        none if there is nothing of the kind.
 
     Raises:
         UserError: model and tokenizer do not fit each other, or the disk is full or read-only.
@@ -95,7 +96,8 @@ def save_model(
     update_set(folder, write)
     if tokenizer is not None:
         remove_others(folder, tokenizer)
-    return [] if kind.remarks is None else kind.remarks(model)
+    remarks = [] if kind.remarks is None else kind.remarks(model)
+    return [*remarks, *_left_out(model)]
 
 
 def load_model(
@@ -166,6 +168,13 @@ def kind_of_model(model: nn.Module) -> Kind:
     if theirs is None or theirs.why_not(model.config) is not None:
         return own_kind(family, theirs)
     return theirs
+
+
+def _left_out(model: nn.Module) -> list[str]:
+    method = method_of(model)
+    if method is None:
+        return []
+    return [f"The folder does not tell of {method}: load it with attention={method}."]
 
 
 def _tied(names: dict[str, str]) -> dict[str, Any]:
