@@ -7,6 +7,7 @@ from everyhead.cli.checked import check
 from everyhead.models.bert import PRESETS, Bert, BertConfig
 from everyhead.models.gpt2 import GPT2Config
 from everyhead.models.llama import LlamaConfig
+from everyhead.models.longformer import Longformer, LongformerConfig
 from everyhead.models.tasks import (
     SequenceClassifier,
     SequenceClassifierConfig,
@@ -18,6 +19,7 @@ from everyhead.models.tasks import (
 
 SMALL = {"vocab_size": 60, "d_model": 32, "n_heads": 4, "n_layers": 2, "max_len": 24}
 BODY = BertConfig(**SMALL, d_ff=48)
+LONG = LongformerConfig(**SMALL, d_ff=48, windows=2, global_first=True)
 NAMES = ("a", "b", "c")
 
 
@@ -35,6 +37,8 @@ MODELS = {
     "last": lambda: classifier("bert", BODY, "last"),
     "gpt2": lambda: classifier("gpt2", GPT2Config(**SMALL)),
     "llama": lambda: classifier("llama", LlamaConfig(**SMALL, d_ff=48)),
+    "longformer": lambda: Longformer(LONG),
+    "long texts": lambda: classifier("longformer", LONG),
     "tags": lambda: TokenClassifier(TokenClassifierConfig(family="bert", body=BODY, labels=NAMES)),
     "spans": lambda: SpanReader(SpanReaderConfig(family="bert", body=BODY)),
 }
@@ -57,7 +61,7 @@ def test_the_laws_hold(name):
     wanted = {"repeat", "batch", "padding-right", "padding-left", "under-padding", "nan-padding"}
     assert wanted | {"empty-row", "save-load"} <= held
     assert ("future" in held) == (name in ("gpt2", "llama"))
-    assert ("ties" in held) == (name in ("tiny", "gpt2", "llama"))
+    assert ("ties" in held) == (name in ("tiny", "gpt2", "llama", "longformer"))
 
 
 class CountsPadding(Bert):

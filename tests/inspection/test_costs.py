@@ -45,6 +45,11 @@ PUBLISHED: dict[str, tuple[str, str, dict[str, Any]]] = {
             "intermediate_size": 4096,
         },
     ),
+    "longformer/base": (
+        "LongformerConfig",
+        "LongformerForMaskedLM",
+        {"vocab_size": 50265, "max_position_embeddings": 4098, "type_vocab_size": 1},
+    ),
     "llama/llama3-8b": (
         "LlamaConfig",
         "LlamaForCausalLM",
