@@ -175,8 +175,7 @@ def test_memory_is_flat_in_depth(form: str) -> None:
 
     kept = [saved(n) for n in (2, 4, 16)]
     assert kept[0][0] == kept[1][0] == kept[2][0]
-    size = 40 if form == "within-buckets" else 48  # made a multiple of both chunks
-    assert [n for _, n in kept] == [layers * 2 * (2 * 2 * 2 * size) for layers in (1, 2, 8)]
+    assert [n for _, n in kept] == [layers * 2 * (2 * 2 * 2 * 40) for layers in (1, 2, 8)]
 
 
 def _nodes(node: object) -> list[object]:
@@ -291,6 +290,25 @@ def test_looked_at_there_are_the_matrices_and_the_states_of_both_streams() -> No
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
     assert whole.residual("decoder.0").shape == (2, 40, 32)
     torch.testing.assert_close(whole.logits("decoder.1")[real], logits[real], **NEAR)
+
+
+@torch.no_grad()
+def test_looked_at_the_published_chunks_are_a_matrix_of_the_text_and_nothing_more() -> None:
+    made, ids = model("published"), rows(2, 21)  # their code makes it 24
+    with everyhead.record(made) as trace:
+        hidden = made.hidden(ids)
+    assert torch.equal(hidden, made.hidden(ids))
+    for name in ("decoder.0.self_attn", "decoder.1.self_attn"):
+        matrix = trace[name].weights()
+        assert matrix.shape == (2, 2, 21, 21)
+        torch.testing.assert_close(matrix.sum(-1), torch.ones(2, 2, 21))
+        own = made.get_submodule(name.replace("decoder.", "decoder.blocks."))
+        fast = own.attend(trace[name].parts, trace[name].mask)
+        torch.testing.assert_close(trace[name].output(), fast, **NEAR)
+    wide, real = torch.cat([ids, ids], 1), torch.ones(2, 42, dtype=torch.bool)
+    real[0, :5] = False
+    with pytest.raises(ValueError, match="one length at a time"), everyhead.record(made):
+        made.hidden(wide, real)
 
 
 # ------------------------------------------------------------------------- numbers, start, saving

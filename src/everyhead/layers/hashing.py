@@ -20,11 +20,15 @@ from torch import Tensor
 
 
 class Hashing(NamedTuple):
-    """b₁, b₂, … buckets; tokens of a chunk; how many chunks before and after are seen as well."""
+    """b₁, b₂, … buckets; tokens of a chunk; how many chunks before and after are seen as well.
+
+    fill: published chunks are as many as if the text were a multiple of so many tokens.
+    """
 
     factors: tuple[int, ...]
     chunk: int
     look: tuple[int, int]
+    fill: int = 1
 
     @property
     def n_buckets(self) -> int:
@@ -138,11 +142,12 @@ def across_buckets(buckets: Tensor, real: Tensor, hashing: Hashing) -> Iterator[
     pads, size = hashing.n_buckets, hashing.chunk
     batch, heads, rounds, n = buckets.shape
     bucket = buckets.masked_fill(~real[:, None, None], pads)
-    own = torch.nn.functional.pad(bucket, (0, -n % size), value=pads)  # (B, H, R, n')
+    more = -n % math.lcm(size, hashing.fill)
+    own = torch.nn.functional.pad(bucket, (0, more), value=pads)  # (B, H, R, n')
     order = own.sort(stable=True).indices
     places = torch.arange(order.shape[-1] * rounds, device=own.device).view(rounds, -1)
     slots = torch.zeros_like(order).scatter(-1, order, places.expand_as(order))[..., :n]
-    filled = torch.nn.functional.pad(real, (0, -n % size), value=False)[:, None, None]
+    filled = torch.nn.functional.pad(real, (0, more), value=False)[:, None, None]
     stands = filled.expand_as(order).gather(-1, order)
     source = order.masked_fill(~stands, -1).flatten(2).unflatten(-1, (-1, size))
     m = source.shape[2]

@@ -12,12 +12,10 @@ from keys that it has: a step reads the whole text again. In both, padding chang
 unlike in the published code. Dropout of positions is plain: theirs drops whole rows of the grid.
 """
 
-import math
-
 import torch
 from torch import Tensor, nn
 
-from everyhead.layers import masks
+from everyhead.layers import probe
 from everyhead.layers.axial import AxialPositions
 from everyhead.layers.cache import TextCache
 from everyhead.layers.dropout import Dropout
@@ -28,7 +26,7 @@ from everyhead.layers.local import LocalAttention
 from everyhead.layers.lsh import LshAttention, PublishedLshAttention
 from everyhead.layers.multi_head import MultiHeadAttention
 from everyhead.layers.packing import Packing
-from everyhead.layers.positions import LearnedPositions, places
+from everyhead.layers.positions import LearnedPositions
 from everyhead.layers.reread import RereadCache
 from everyhead.layers.reversible_blocks import ReversibleBlock, ReversibleStack
 from everyhead.models.reformer_config import PRESETS, Layer, ReformerConfig
@@ -83,7 +81,7 @@ class Reformer(TextDecoder):
                 d_head=c.d_head,
                 dropout=c.local_dropout,
             )
-        return (PublishedLshAttention if c.published else LshAttention)(
+        attention = (PublishedLshAttention if c.published else LshAttention)(
             c.d_model,
             c.n_heads,
             n_buckets=c.n_buckets,
@@ -93,6 +91,9 @@ class Reformer(TextDecoder):
             d_head=c.d_head,
             dropout=c.lsh_dropout,
         )
+        if "local" in c.attn_layers:  # the published code fills a text up for both kinds of chunks
+            attention.hashing = attention.hashing._replace(fill=c.local_chunk)
+        return attention
 
     def _positions(self) -> AxialPositions | LearnedPositions:
         c = self.config
@@ -170,27 +171,25 @@ class Reformer(TextDecoder):
         return out if packing is None else packing.pack(out)
 
     def _published(self, ids: Tensor, real: Tensor | None) -> Tensor:
-        """Rows of one length at a time, without their padding, which would move the chunks."""
+        """Rows of one length at a time, without their padding, which would move the chunks.
+
+        Raises:
+            ValueError: somebody looks, and would see one of several lengths alone.
+        """
         if real is None:
-            return self._of_one_length(ids)
-        out = self.decoder.norm.weight.new_zeros(*ids.shape, 2 * self.config.d_model)
+            return super()._whole(ids, None, None, None)
         counts = real.sum(1)
+        lengths = [n for n in counts.unique().tolist() if n > 0]
+        if probe.active() and len(lengths) > 1:
+            raise ValueError(
+                f"rows of {len(lengths)} lengths are read one length after the other where chunks "
+                "are the published ones: look at rows of one length at a time"
+            )
+        out = self.decoder.norm.weight.new_zeros(*ids.shape, 2 * self.config.d_model)
         order = (~real).sort(stable=True).indices  # real ones first
-        for n in [n for n in counts.unique().tolist() if n > 0]:
+        for n in lengths:
             rows = (counts == n).nonzero()  # (b, 1)
             taken = order[rows[:, 0], :n]  # (b, n)
-            out = out.index_put((rows, taken), self._of_one_length(ids[rows, taken]))
+            found = super()._whole(ids[rows, taken], None, None, None)  # (b, n, 2C)
+            out = out.index_put((rows, taken), found)
         return out
-
-    def _of_one_length(self, ids: Tensor) -> Tensor:
-        """(b, n, 2C): as in the published code, n is made a multiple of all chunks' lengths."""
-        n, used = ids.shape[1], set(self.config.attn_layers)
-        sizes = {"lsh": self.config.lsh_chunk, "local": self.config.local_chunk}
-        chunks = [size for kind, size in sizes.items() if kind in used]
-        more = -n % math.lcm(*chunks) if n > min(chunks) else 0
-        real = torch.arange(n + more, device=ids.device).expand(len(ids), -1) < n
-        positions = places(real, n + more)
-        self._check_length(n, positions)
-        x = self.embed(nn.functional.pad(ids, (0, more)), positions)
-        x = x.masked_fill(~real[..., None], 0)
-        return self.decoder(x, masks.causal() & masks.keys(real, zeroed=True))[:, :n]
