@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import everyhead
 from everyhead import Exact, Lsh, RandomFeatures, Window, prepare, swap
+from everyhead.layers.inference import JointSlidingAttention
 from everyhead.layers.masks import Mask, dense
 from everyhead.layers.multi_head import MultiHeadAttention
 from everyhead.models.bert import Bert, BertConfig
@@ -147,7 +148,10 @@ def test_exact_undoes_another_method_and_methods_follow_one_another(family: str)
 @sweep
 def test_prepared_keeps_the_window(family: str) -> None:
     model = swap(built(family), Window(3, first=1))
-    torch.testing.assert_close(result(prepare(model), family), result(model, family), **NEAR)
+    faster = prepare(model)
+    torch.testing.assert_close(result(faster, family), result(model, family), **NEAR)
+    own = [m.self_attn for m in faster.modules() if hasattr(m, "self_attn")]
+    assert own and all(isinstance(each, JointSlidingAttention) for each in own)
 
 
 @pytest.mark.parametrize("method", [Window(3), RandomFeatures(16), Lsh(2, chunk=4)])
