@@ -6,7 +6,7 @@ from transformers import BertConfig as TheirConfig
 from transformers import BertForMaskedLM, BertForPreTraining, BertModel
 
 from everyhead.layers.multi_head import MultiHeadAttention
-from everyhead.models.bert import PRESETS, Bert, BertConfig
+from everyhead.models.bert import PRESETS, Bert, BertConfig, keys_of
 from everyhead.weights.bert import KIND
 
 SMALL = {"vocab_size": 60, "d_model": 32, "n_heads": 4, "n_layers": 2, "d_ff": 48, "max_len": 24}
@@ -178,7 +178,7 @@ def test_nan_under_padding_reaches_nothing(left):
 
 def _rectangle(model, ids, real, segments):
     """The path that a traced graph takes: no packing."""
-    hidden = model._encode(ids, real, segments, None)
+    hidden = model.encoder(model._embed(ids, real, segments, None), keys_of(real))
     return model.head(hidden)
 
 
