@@ -67,10 +67,10 @@ def test_the_laws_hold(name):
 class CountsPadding(Bert):
     """Positions that count the padding."""
 
-    def _encode(self, ids, mask, segments, packing):
+    def _embed(self, ids, mask, segments, packing):
         if mask is not None and packing is not None:
             packing.positions = packing.index % packing.length
-        return super()._encode(ids, mask, segments, packing)
+        return super()._embed(ids, mask, segments, packing)
 
 
 class PoolsTheFirstPlace(SequenceClassifier):
