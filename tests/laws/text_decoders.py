@@ -68,7 +68,7 @@ TEXT_DECODERS: dict[str, Callable[[], nn.Module]] = {
     "performer-relu-rotary": performer(kernel="relu", positions="rotary", tie_output=False),
     "reformer": reformer("local", "lsh"),
     "reformer-learned-pieces": reformer(
-        "lsh", "local", positions="learned", feed_forward_chunk=3, n_buckets=(2, 2), hash_seed=1
+        "lsh", "local", positions="learned", feed_forward_chunk=3, n_buckets=(4, 8), hash_seed=1
     ),
     "lstm": recurrent("lstm"),
     "gru": recurrent("gru", tie_output=False),

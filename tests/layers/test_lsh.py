@@ -20,6 +20,12 @@ LENGTHS = (1, 2, 3, 5, 8, 17, 33)
 INF = float("inf")
 
 
+@pytest.fixture(autouse=True)
+def chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short texts by chunks too, which else go by the matrix."""
+    monkeypatch.setattr(chunked, "FEW", 1 << 40)
+
+
 def build(kind: type[LshAttention] = LshAttention, **given: object) -> LshAttention:
     return kind(12, 3, **{"n_buckets": 4, "n_rounds": 2, "chunk": 3} | given).double().eval()
 
@@ -278,6 +284,30 @@ def test_what_is_dropped_is_dropped_again_when_scores_are_made_again(
         found.append((out, given.grad))
     for again, kept in zip(*found, strict=True):
         torch.testing.assert_close(again, kept, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_text_shorter_than_its_buckets_goes_by_the_matrix_and_gives_the_same(
+    padded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = build(n_buckets=64, chunk=8)
+    x = torch.randn(2, 40, 12, dtype=torch.float64)
+    mask = masks.causal() & (masks.keys(real_of(40, [(0, 0), (3, 2)])) if padded else None)
+    found, calls, rows = [], [], chunked._attend_rows
+    monkeypatch.setattr(chunked, "_attend_rows", lambda *a: calls.append(1) or rows(*a))
+    for few in (1 << 40, 4):
+        monkeypatch.setattr(chunked, "FEW", few)
+        module.zero_grad()
+        given = x.clone().requires_grad_()
+        out = module(given, mask)
+        out.square().sum().backward()
+        found.append([out.detach(), given.grad, module.q_proj.weight.grad.clone()])
+    assert len(calls) == 1
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+    longer = torch.randn(1, 60, 12, dtype=torch.float64)
+    module(longer), module(torch.cat([longer, longer], 1))
+    assert len(calls) == 2  # not where buckets fill, and by the length alone
 
 
 def test_no_tensor_grows_with_the_square_of_the_length() -> None:

@@ -27,6 +27,7 @@ from everyhead.layers.rules import Causal, Keys
 LONG = 4096
 BLOCK = 64  # chunks whose scores are made at once, small enough for a processor's cache
 ROWS = 1 << 22  # scores of a block of rows
+FEW = 4  # so many times as many slots of begun chunks as scores of the matrix: then the matrix
 LOW = -1e30  # below all scores
 NO_BIAS = (
     "LSH attention cannot honour a bias: it is not part of what is hashed, so the keys that it "
@@ -59,7 +60,7 @@ class Found(NamedTuple):
 
 def attend(parts: LshParts, mask: Mask | None, dropout_p: float = 0.0) -> Tensor:
     """(B, H, T, Dv): in O(n) where queries and keys are the same tokens, by rows where not."""
-    if not is_fast(mask) or parts.q.shape[2] != parts.k.shape[2]:
+    if not is_fast(mask) or parts.q.shape[2] != parts.k.shape[2] or _is_short(parts):
         return _attend_rows(parts, mask, dropout_p)
     wide, real = _wide(parts, mask)
     causal = mask is not None and any(isinstance(rule, Causal) for rule in mask.rules)
@@ -72,6 +73,14 @@ def attend(parts: LshParts, mask: Mask | None, dropout_p: float = 0.0) -> Tensor
     out = mixed / total.masked_fill(total == 0, 1)  # (B, H, T, Dv)
     alone = dropout((total == 0).to(out.dtype), dropout_p)
     return (out + alone * v).masked_fill(pads, 0).to(parts.v.dtype)
+
+
+def _is_short(parts: LshParts) -> bool:
+    """Would most chunks be all but empty, and is the matrix small? Told by the shapes alone."""
+    how, (batch, heads, n) = parts.hashing, parts.k.shape[:3]
+    begun = parts.rotations.shape[2] * how.n_buckets * how.chunk**2 * (1 + sum(how.look))
+    within = parts.layout is within_buckets
+    return within and FEW * n * n < begun and batch * heads * n * n <= ROWS
 
 
 def _joined(a: Found, b: Found) -> Found:
@@ -113,8 +122,8 @@ def _attend_block(
         hidden = far[:, None] >= own[..., None]  # (N, C, L·C)
     else:
         hidden = (there[:, None] == own[..., None]) | (there < 0)[:, None]
-    scores = torch.bmm(q, k.transpose(1, 2)).masked_fill_(hidden, LOW)
-    peak = scores.detach().amax(-1, keepdim=True).clamp_min(LOW / 2)  # so what is hidden is e^−∞
+    scores = torch.bmm(q, k.transpose(1, 2)).masked_fill_(hidden, float("-inf"))
+    peak = scores.detach().amax(-1, keepdim=True).clamp_min(LOW)  # finite: what is hidden is e^−∞
     powers = scores.sub_(peak).exp_()
     mixed = torch.bmm(dropout(powers, dropout_p), v)  # (N, C, Dv)
     return mixed, powers.sum(-1, keepdim=True), peak
