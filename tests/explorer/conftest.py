@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -131,3 +133,38 @@ def translation() -> Scene:
         model="a toy",
         output={"text": " ".join(TARGET)},
     )
+
+
+class Served:
+    """A server in a thread of this process, at a port of its own."""
+
+    def __init__(self, session: Any, scenes: list[Scene]) -> None:
+        import socket
+
+        import uvicorn
+
+        from everyhead.explorer.server import app
+
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        served = app(session, scenes, port=self.port)
+        self.server = uvicorn.Server(uvicorn.Config(served, log_level="error"))
+        self.thread = threading.Thread(target=self.server.run, args=([self.listener],), daemon=True)
+        self.thread.start()
+        while not self.server.started:
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        self.server.should_exit = True
+        self.thread.join(20)
+        self.listener.close()
+
+
+@pytest.fixture
+def online(chromium: Any) -> Iterator[Tab]:
+    """A page that may ask the server of the test."""
+    context = chromium.new_context(viewport={"width": 1300, "height": 1000}, locale="en")
+    opened = Tab(context.new_page())
+    yield opened
+    context.close()
+    assert opened.complaints == []

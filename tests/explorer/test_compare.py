@@ -2,8 +2,6 @@
 
 import json
 import re
-import threading
-import time
 
 import numpy as np
 import pytest
@@ -11,7 +9,7 @@ import pytest
 from everyhead.explorer.scene import Group, Matrices, Scene
 from everyhead.inspection.rollout import rollout
 from tests.explorer import models
-from tests.explorer.conftest import shares, translation
+from tests.explorer.conftest import Served, shares, translation
 from tests.explorer.test_browser import known
 
 pytestmark = pytest.mark.slow  # many models or pictures; `make test-fast` leaves them out
@@ -133,31 +131,6 @@ def test_axe_finds_nothing_there_either(state: str, tab, saved):
     assert [(each["id"], each["nodes"][0]["html"]) for each in found] == []
 
 
-class Served:
-    """A server in a thread of this process, at a port of its own."""
-
-    def __init__(self, session, scenes) -> None:
-        import socket
-
-        import uvicorn
-
-        from everyhead.explorer.server import app
-
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        served = app(session, scenes, port=self.port)
-        self.server = uvicorn.Server(uvicorn.Config(served, log_level="error"))
-        self.thread = threading.Thread(target=self.server.run, args=([self.listener],), daemon=True)
-        self.thread.start()
-        while not self.server.started:
-            time.sleep(0.02)
-
-    def stop(self) -> None:
-        self.server.should_exit = True
-        self.thread.join(20)
-        self.listener.close()
-
-
 @pytest.fixture(params=["gpt2", "t5"])
 def served(request, tmp_path):
     from everyhead.explorer.readers import reader
@@ -170,17 +143,6 @@ def served(request, tmp_path):
     running = Served(session, [session.scene(Asked("the bank of the river"))])
     yield f"http://127.0.0.1:{running.port}/", session
     running.stop()
-
-
-@pytest.fixture
-def online(chromium):
-    from tests.explorer.conftest import Tab
-
-    context = chromium.new_context(viewport={"width": 1300, "height": 1000}, locale="en")
-    opened = Tab(context.new_page())
-    yield opened
-    context.close()
-    assert opened.complaints == []
 
 
 @pytest.mark.slow
@@ -228,4 +190,3 @@ def test_a_text_too_long_to_run_says_so_on_the_page(served, online):
     tab = online.show(url, view="live")
     tab.change(lambda: tab.page.locator("#live-text").fill("river bank " * 3000))
     assert "look at a shorter one" in tab.page.locator(".error").first.inner_text()
-    tab.complaints.clear()  # Chromium itself writes of each refused request

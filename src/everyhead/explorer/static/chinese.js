@@ -44,6 +44,7 @@ export const CHINESE = {
   isReadBy: "主要被这些词关注",
   position: "位置",
   token: "词元",
+  blankToken: "空白",
   weight: "权重",
   andMore: "另有 {n} 个",
   hiddenN: "{n} 个不可见",

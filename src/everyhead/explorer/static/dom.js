@@ -58,6 +58,11 @@ export function heard(text) {
   return el("span", { class: "heard" }, text);
 }
 
+/** A token on a button; one without letters has a name that is heard. */
+export function namedToken(text, name) {
+  return [token(text), text.trim() === "" ? heard(name) : null];
+}
+
 export function number(value, digits = 3) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   const size = Math.abs(value);

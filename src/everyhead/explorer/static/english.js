@@ -46,6 +46,7 @@ export const ENGLISH = {
   isReadBy: "is read most by",
   position: "place",
   token: "token",
+  blankToken: "blank",
   weight: "weight",
   andMore: "and {n} more",
   hiddenN: "{n} may not be looked at",

@@ -1,6 +1,6 @@
 // Token to token: queries on the left, keys on the right, a line for what each query takes.
 
-import { el, number, svg, token } from "./dom.js";
+import { el, namedToken, number, svg } from "./dom.js";
 import { say } from "./words.js";
 
 const LINE = 24;
@@ -49,7 +49,7 @@ export class LinesView {
         onfocus: () => this.show(side, i),
         onclick: () => this.press(side, i),
       },
-      token(text),
+      namedToken(text, say("blankToken")),
     );
     const node = el("li", {}, side === "row" ? [value, press] : [press, value]);
     node.value_ = value;

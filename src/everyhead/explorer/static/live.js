@@ -1,6 +1,6 @@
 // The served page: type and it is computed anew; hide tokens, switch heads off, step, draw.
 
-import { button, el, number, toggle, token } from "./dom.js";
+import { button, el, namedToken, number, toggle, token } from "./dom.js";
 import { head } from "./head.js";
 import { nextPanel, writesTarget } from "./next.js";
 import { within } from "./state.js";
@@ -221,7 +221,7 @@ function switches(self, scene) {
         "aria-pressed": String(self.hidden.includes(i)),
         onclick: () => self.run({ hidden: flipped(self.hidden, i) }),
       },
-      token(text),
+      namedToken(text, say("blankToken")),
     ),
   );
   const grids = scene.groups.map((group) => headSwitches(self, group));
