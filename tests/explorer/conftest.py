@@ -167,4 +167,5 @@ def online(chromium: Any) -> Iterator[Tab]:
     opened = Tab(context.new_page())
     yield opened
     context.close()
-    assert opened.complaints == []
+    refused = "400 (Bad Request)"  # Chromium writes of each refused request, some time later
+    assert [each for each in opened.complaints if refused not in each] == []
