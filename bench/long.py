@@ -80,21 +80,23 @@ def cell(name: str, n: int, direction: str, threads: int, limit: float) -> Row:
 
 def measured(name: str, n: int, backward: bool, memory: bool) -> Row:
     """In a process of its own: the least seconds of some calls, or the MiB of one."""
-    attend = SYSTEMS[name].make(n)
+    system = SYSTEMS[name]
+    attend = system.make(n)
     generator = torch.Generator().manual_seed(0)
     q, k, v = (
         torch.randn(1, HEADS, n, WIDTH, generator=generator).requires_grad_(backward)
         for _ in range(3)
     )
-    seconds = [once(attend, q, k, v, backward)]  # the first call compiles, and is not counted
+    if system.compiles:
+        once(attend, q, k, v, backward)
     if memory:
         before = held()
         forget_peak()
         once(attend, q, k, v, backward)
         return {"MiB": round((peak() - before) / MEBIBYTE, 1)}
-    if seconds[0] < 60:
-        n_calls = 2 if seconds[0] > 10 else 5
-        seconds = [once(attend, q, k, v, backward) for _ in range(n_calls)]
+    seconds = [once(attend, q, k, v, backward)]
+    n_more = 4 if seconds[0] < 1 else 1 if seconds[0] < 10 else 0
+    seconds += [once(attend, q, k, v, backward) for _ in range(n_more)]
     return {"seconds": min(seconds)}
 
 
