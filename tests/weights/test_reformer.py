@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from everyhead.errors import UserError
 from everyhead.layers.lsh import LshAttention, PublishedLshAttention
-from everyhead.models.reformer import Reformer, ReformerConfig
+from everyhead.models.reformer import PRESETS, Reformer, ReformerConfig
 from everyhead.weights.folder import load_model, save_model
 from everyhead.weights.reformer import CHUNKS, UNSEEDED
 from tests.models.decoders import batch, stirred
@@ -108,6 +108,20 @@ def test_equal_logits_in_float32_with_hashes_of_the_same_seed(name: str, tmp_pat
         part.seed(4)
     if name != "local":
         assert float((ours(rows(144)) - model(rows(144)).logits).abs().max()) > 2e-2
+
+
+@torch.no_grad()
+def test_equal_logits_at_the_size_that_was_published(tmp_path: Path) -> None:
+    c = ReformerConfig(**PRESETS["crime-and-punishment"], chunking="published", hash_seed=5)
+    torch.manual_seed(0)
+    ours = Reformer(c).eval()
+    assert save_model(ours, tmp_path) == []
+    make = transformers.ReformerModelWithLMHead
+    model = make.from_pretrained(tmp_path).eval()
+    for n in (63, 500, 1000):
+        ids = torch.randint(0, 320, (1, n))
+        wanted = model(ids, use_cache=False).logits
+        torch.testing.assert_close(ours(ids), wanted, rtol=1e-5, atol=1e-5)
 
 
 @EVERY
