@@ -67,7 +67,7 @@ MODULES = (  # of a layer, with the parts that each has
     ("feed_forward.down_proj", "feed_forward.output.dense", ("weight", "bias")),
 )
 # fmt: on
-IDS = {"eos_token_id": 2, "pad_token_id": 0}  # what their code takes for silence
+EOS = {"eos_token_id": 2}  # what their code takes for silence
 QUERY, QUERY_KEY, KEY = (f"attention.self_attention.{n}" for n in ("query", "query_key", "key"))
 POSITIONS, LAYER = "reformer.embeddings.position_embeddings", "reformer.encoder.layers.{n}"
 SPARE = ("classifier.", "qa_outputs.")  # other classes' heads
@@ -110,7 +110,7 @@ def config(values: Mapping[str, Any], where: object) -> ReformerConfig:
         UserError: a value is one that this Reformer cannot express; it is named.
     """
     TABLE.need(values, "is_decoder", True, where, default=False)
-    values = IDS | dict(values)
+    values = EOS | dict(values)
     fields = TABLE.read(values, where)
     if values.get("axial_pos_embds", True):
         shape, widths = (values.get(f"axial_pos_{name}") for name in ("shape", "embds_dim"))
@@ -135,7 +135,7 @@ def config(values: Mapping[str, Any], where: object) -> ReformerConfig:
 
 
 def values(model: Reformer) -> dict[str, Any]:
-    """The content of config.json.
+    """The content of config.json; where it names no pad_token_id, which they need, theirs is 0.
 
     Raises:
         UserError: the rotations are no longer those of the seed, which is all that is written.
@@ -152,7 +152,7 @@ def values(model: Reformer) -> dict[str, Any]:
     return {
         "architectures": ["ReformerModelWithLMHead"],
         "model_type": "reformer",
-        **TABLE.write(c),
+        **{k: v for k, v in TABLE.write(c).items() if k != "pad_token_id" or v is not None},
         **HASHED.write(c),
         "axial_pos_embds": axial,
         **(grid if axial else {}),
