@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from everyhead.inspection.flow import Part, Step
 
 DEFAULT_LENGTH = 2048
+COUNTED_LENGTH = 512  # of attention that is counted at the length itself, chunk by chunk
 VOCABULARY = 37_000  # of families whose papers leave it open
 
 
@@ -86,12 +87,14 @@ def described(what: Named, length: int | None = None) -> Described:
     """
     from everyhead.inspection.costs import costs
     from everyhead.inspection.flow import parts, steps
+    from everyhead.inspection.weightless import has_variants
 
     model = made(what)
     longest = getattr(what.config, "max_len", None)
     if length is not None and longest is not None and length > longest:
         raise UserError(f"--length {length} is beyond the longest text of {what.title}, {longest}.")
-    length = length or min(longest or DEFAULT_LENGTH, DEFAULT_LENGTH)
+    most = COUNTED_LENGTH if has_variants(model) else DEFAULT_LENGTH
+    length = length or min(longest or most, most)
     return Described(
         title=what.title,
         family=what.family,

@@ -134,7 +134,7 @@ def _print_costs(costs: "Costs") -> None:
         if d.cache_fixed:
             cache += f"; and {_bytes(d.cache_fixed * FLOAT32)} once, in float32"
         lines.append(("cache", cache))
-    print(f"\ncosts, {row} (attention over all pairs)")
+    print(f"\ncosts, {row}")
     for label, text in lines:
         print(f"  {label:<9} {text}")
 
