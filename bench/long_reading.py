@@ -148,7 +148,7 @@ def written(found: dict[str, list[Bin]], settings: dict[str, Any], out: Path) ->
     """The JSON file, whole at any time."""
     rows = {kind: [each._asdict() for each in some] for kind, some in found.items()}
     beside = out.with_suffix(".part")
-    beside.write_text(json.dumps({**settings, **rows}, indent=1) + "\n", encoding="utf-8")
+    beside.write_text(json.dumps({"settings": settings, **rows}, indent=1) + "\n", encoding="utf-8")
     beside.replace(out)
 
 

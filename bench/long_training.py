@@ -5,7 +5,7 @@
 All of Shakespeare as one text, byte-level pieces. Each model learns from the same number of tokens,
 16,384 a step, in rows of n = 512 … 16,384, and is scored on held-out rows of n: what it may look
 back at is what it learnt with. Transformer-XL reads segments of 128, with a memory of 512 and with
-none, which is the same model but for what it sees. Perplexity is of pieces of one vocabulary.
+none (each segment by itself), the same model but for what it sees. Perplexity is of pieces.
 """
 
 import argparse
@@ -53,8 +53,9 @@ KINDS: dict[str, Callable[[int], nn.Module]] = {
     "random features 64 (Llama)": family("llama", everyhead.RandomFeatures(64), tie_output=True),
     "LSH and local (Reformer)": family("reformer"),
     "memory 512 (Transformer-XL)": family("transformer-xl", segment_len=128, memory_len=512),
-    "no memory (Transformer-XL)": family("transformer-xl", segment_len=128, memory_len=0),
+    "no memory (Transformer-XL)": family("transformer-xl", segment_len=128, memory_len=127),
 }
+ALONE = {"no memory (Transformer-XL)": 128}  # rows are cut to so many: segments by themselves
 
 
 def text_ids() -> tuple[Tensor, Tensor]:
@@ -97,7 +98,8 @@ def learnt(name: str, n: int, ids: Tensor, held_out: Tensor, args: argparse.Name
 
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
     start = time.process_time()
-    for step, rows in zip(range(n_steps), rows_of(ids, n, args.seed), strict=False):
+    wide = min(n, ALONE.get(name, n))
+    for step, rows in zip(range(n_steps), rows_of(ids, wide, args.seed), strict=False):
         loss = loss_of(model, rows)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -107,8 +109,8 @@ def learnt(name: str, n: int, ids: Tensor, held_out: Tensor, args: argparse.Name
     seconds = time.process_time() - start
     model.eval()
     with torch.no_grad():
-        rows = held_out.unfold(0, n + 1, n)
-        losses = [float(loss_of(model, some)) * some.shape[0] for some in rows.split(STEP // n)]
+        rows = held_out.unfold(0, wide + 1, wide)
+        losses = [float(loss_of(model, some)) * some.shape[0] for some in rows.split(STEP // wide)]
     perplexity = math.exp(sum(losses) / rows.shape[0])
     count = sum(p.numel() for p in model.parameters())
     return {

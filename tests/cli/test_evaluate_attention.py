@@ -53,6 +53,7 @@ def test_each_spelling_is_a_method(text: str, wanted: object) -> None:
 SPELLINGS = [
     *("window", "window:", "window:a", "window:5+", "window:5+1+2", "window:-3", "window:٥"),
     *("features:", "exact:1", "windows:5", "", "lsh:2+3", "window:0", "lsh:3", "features:0"),
+    *("window:9999999999", "window:8+99999999999999999999"),
 ]
 
 
@@ -114,3 +115,12 @@ def test_what_a_model_cannot_be_computed_by_is_one_sentence(tmp_path: Path) -> N
     model = Performer(PerformerConfig(vocab_size=9, d_model=8, n_heads=2, n_layers=1, max_len=8))
     with pytest.raises(UserError, match="does not go with this model: Window takes the place"):
         swapped(model, "window:4")
+
+
+def test_hashing_and_exact_are_scored_on_the_same_rows(language_run: Path) -> None:
+    """LSH cannot keep the documents of a row apart, so both read them one at a time."""
+    out = everyhead("evaluate", language_run, "--attention", "lsh:2", "--json").out
+    plain = json.loads(everyhead("evaluate", language_run, "--json").out)
+    found = json.loads(out)
+    assert found["tokens"] == found["with_attention"]["tokens"]
+    assert found["loss"] != pytest.approx(plain["loss"], abs=1e-9)  # other rows, other contexts

@@ -83,6 +83,9 @@ def test_global_tokens_of_a_row_are_told_and_full_attention_is_not_drawn() -> No
     with torch.no_grad(), record(module) as trace:
         module(torch.randn(1, 4, 8), masks.window(9, 9))
     assert drawing_of(trace[trace.places()[0]]) is None
+    with torch.no_grad(), record(module) as trace:
+        module(torch.randn(1, 4, 8), masks.prefix(8, masks.window(9, 0)) & masks.causal())
+    assert drawing_of(trace[trace.places()[0]]) is None
 
 
 def test_buckets_are_those_of_every_round(words: TextTokenizer) -> None:

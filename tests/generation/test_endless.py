@@ -92,3 +92,16 @@ def test_a_gguf_file_is_opened_with_a_window_and_cannot_be_with_lsh(tmp_path: Pa
         assert torch.equal(load_model(file, attention=Window(5, first=2))(ids), wanted)
     with pytest.raises(UserError, match=r"small\.gguf cannot be opened with Lsh.*rotary positions"):
         everyhead.load(file, attention=everyhead.Lsh(2))
+
+
+@torch.no_grad()
+def test_a_prompt_within_the_longest_length_is_read_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, calls = swap(llama(), Window(60, first=4)), []
+    plain = model.hidden
+    monkeypatch.setattr(
+        model, "hidden", lambda ids, *rest, **more: calls.append(1) or plain(ids, *rest, **more)
+    )
+    read(model, prompts([40]), model.cache(40))
+    assert len(calls) == 1

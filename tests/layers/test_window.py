@@ -478,3 +478,10 @@ def test_a_traced_graph_gives_the_same() -> None:
     marked = masks.global_tokens(marks(2, 20))
     broken = torch.compile(module, backend="eager")  # which tokens are global is data
     torch.testing.assert_close(broken(x, marked), module(x, marked), **EXACT)
+
+
+def test_global_tokens_joined_to_another_window_are_refused() -> None:
+    layer = WindowAttention(8, 2, left=2, right=2)
+    marked = torch.tensor([[True, False, False]])
+    with pytest.raises(ValueError, match="the window is the layer's own"):
+        layer.visible(masks.window(2, 2) | masks.global_tokens(marked))

@@ -392,3 +392,17 @@ def test_a_state_dict_goes_from_one_to_the_other_and_a_step_trains_the_same_tens
     for name, p in model.named_parameters():
         unused = name.startswith("output_head") or (isinstance(method, Lsh) and "k_proj" in name)
         assert unused or (p.grad is not None and p.grad.isfinite().all()), name
+
+
+def test_what_stood_aside_takes_the_mode_of_its_place() -> None:
+    config = GPT2Config(vocab_size=31, d_model=16, n_heads=2, n_layers=2, max_len=16)
+    model = GPT2(config.model_copy(update={"attention_dropout": 0.5})).train()
+    ids = torch.arange(12)[None]
+    swap(model, Window(8)).eval()
+    swap(model, Exact())
+    assert not any(module.training for module in model.modules())
+    with torch.no_grad():
+        assert torch.equal(model(ids), model(ids))
+    swap(model, Window(8)).train()
+    swap(model, Exact())
+    assert all(block.self_attn.training for block in model.decoder.blocks)

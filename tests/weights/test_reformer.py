@@ -298,3 +298,13 @@ def test_the_published_list_is_their_classes() -> None:
     names = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     found = {n: shape for n, _, shape in listed("reformer-enwik8") if "mask_value" not in n}
     assert found == names
+
+
+@pytest.mark.parametrize("wrong", [{"axial_pos_shape": 5}, {"attn_layers": 5}])
+def test_a_config_of_another_form_is_a_sentence(wrong: dict[str, int], tmp_path: Path) -> None:
+    theirs().save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    values = json.loads(path.read_text(encoding="utf-8")) | wrong
+    path.write_text(json.dumps(values), encoding="utf-8")
+    with pytest.raises(UserError, match=r"another form|config\.json"):
+        load_model(tmp_path)

@@ -53,8 +53,8 @@ def evaluate(
                 f"{opened.recipe.job}: leave them out."
             )
         if attention is not None:
-            scorer = partial(_scores_of, opened, split)
-            print(_compared(opened, split, attention, scorer, as_json=as_json))
+            of_rows = partial(_scores_of, opened, split)
+            print(_compared(opened, split, attention, of_rows, as_json=as_json))
             return
         scores = {"split": split, **_scores_of(opened, split)}
         print(_json(scores) if as_json else _lines(scores))
@@ -67,8 +67,8 @@ def evaluate(
                 "--attention compares losses, which no search is part of: leave out --beam and "
                 "--length-penalty."
             )
-        scorer = partial(_losses, opened, source, references)
-        print(_compared(opened, of, attention, scorer, as_json=as_json))
+        losses = partial(_losses, opened, source, references)
+        print(_compared(opened, of, attention, lambda _: losses(), as_json=as_json))
         return
     scores, _ = scored(opened, source, references, beam=beam, length_penalty=length_penalty)
     scores = {"split": of, **scores}
@@ -79,26 +79,29 @@ def _compared(
     opened: "Opened",
     split: str,
     attention: str,
-    scorer: Callable[[], dict[str, Any]],
+    scorer: Callable[[bool], dict[str, Any]],
     *,
     as_json: bool,
 ) -> str:
-    """The scores as the model is, and with another attention; the model keeps that."""
-    plain = scorer()
-    swapped(opened.model, attention)
-    changed = scorer()
+    """The scores as the model is and with another attention, over the same rows of text."""
+    swapped(opened.model, attention)  # what is refused is refused before anything is scored
+    apart = bool(getattr(opened.model, "keeps_apart", True))
+    changed = scorer(apart)
+    swapped(opened.model, "exact")
+    plain = scorer(apart)
     if as_json:
         return _json({"split": split, **plain, "attention": attention, "with_attention": changed})
     return f"{side_by_side(attention, plain, changed)}\non {split}"
 
 
-def _scores_of(opened: "Opened", split: str) -> dict[str, Any]:
-    """The scores of any job but translation."""
+def _scores_of(opened: "Opened", split: str, apart: bool = True) -> dict[str, Any]:
+    """The scores of any job but translation. apart: rows may hold several documents."""
     from everyhead.cli.train import tools
     from everyhead.training.run import prepare
 
     assert opened.recipe is not None
     prepared = prepare(opened.recipe, opened.folder, tools())
+    prepared.apart = apart
     found = prepared.evaluate(opened.model, split)
     return {key: _finite(value) for key, value in found.items()}
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from everyhead.models.swap import Method
 
 FORMS = "window:512, window:512+4 (with the 4 first tokens kept), features:256, lsh:32 or exact"
+MOST_DIGITS = 9
 Attention = Annotated[
     str | None,
     typer.Option(
@@ -43,6 +44,8 @@ def method(text: str) -> "Method":
     few = kind is not None and min(most, 1) <= len(numbers) <= most
     if not few or not all(number.isdecimal() and number.isascii() for number in numbers):
         raise UserError(f"--attention {text!r} is no method; give {FORMS}.")
+    if any(len(number) > MOST_DIGITS for number in numbers):
+        raise UserError(f"--attention {text!r}: a number has at most {MOST_DIGITS} digits.")
     try:
         return kind(*map(int, numbers))
     except ValueError as error:

@@ -78,7 +78,11 @@ def drawing_of(place: Place, row: int = 0) -> Drawing | None:
         starts = [piece.start for piece in place.pieces()]
         return Drawing("memory", {"reach": parts.table.shape[0] - 1, "segments": starts})
     band = band_of(mask, row)
-    if band is None or (band.left >= n and band.right >= n and not band.far):
+    if band is None:
+        return None
+    band = band._replace(far=[token for token in band.far if token < n])
+    causal = mask is not None and any(isinstance(rule, Causal) for rule in mask.rules)
+    if band.left >= n - 1 and (causal or band.right >= n - 1):
         return None
     return Drawing("band", band._asdict(), other=not softmax_alone(place))
 

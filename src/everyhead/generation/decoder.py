@@ -89,7 +89,9 @@ def read(
     """Let rows of ids enter the cache, in pieces; → the hidden state (B, C) after each row."""
     ids, real = left_padded(rows, device_of(model))
     whole = bool(real.all())
-    width = min(max(1, at_once // max(1, ids.shape[0])), cache.piece or at_once)
+    width = max(1, at_once // max(1, ids.shape[0]))
+    if cache.piece is not None and cache.length + ids.shape[1] > model.config.max_len:
+        width = min(width, cache.piece)
     hidden = None
     for start in range(0, ids.shape[1], width):
         piece = slice(start, start + width)

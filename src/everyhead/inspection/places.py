@@ -115,8 +115,9 @@ class Place:
         if moved and self.chosen is None:
             raise LookupError(
                 f"the rows at {self.name} were moved between two steps, as beams and finished "
-                "sentences are: tell which to show with trace.follow(ids), record one sentence "
-                "searched greedily, or the finished translation in one pass"
+                "sentences are (or keys had left a window when the recording began: then record "
+                "the text from its start): tell which to show with trace.follow(ids), record one "
+                "sentence searched greedily, or the finished translation in one pass"
             )
         if not self.calls:
             raise LookupError(

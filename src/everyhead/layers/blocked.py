@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from everyhead.layers.masks import Mask
-from everyhead.layers.rules import far_keys, far_queries, span_of, step_of
+from everyhead.layers.rules import Causal, Window, far_keys, far_queries, span_of, step_of
 
 ROWS = 256  # queries of a block
 LONG = 1 << 20  # scores of a head from which a mask is not made whole
@@ -33,6 +33,13 @@ class Reach(NamedTuple):
     step: int = 1
 
 
+class Hidden(NamedTuple):
+    """−∞ where nothing may be seen, (B|1, H|1, t, s), and which rows see anything; None: all."""
+
+    added: Tensor
+    alive: Tensor | None
+
+
 def attend_blocks(
     q: Tensor,
     k: Tensor,
@@ -45,11 +52,21 @@ def attend_blocks(
 ) -> Tensor:
     """q (B, H, T, D), k and v (B, K, S, D), where K divides H → (B, H, T, Dv)."""
 
+    shifting = all(isinstance(rule, Window | Causal) for rule in mask.rules)
+    kept: dict[tuple[int, int, int], Hidden] = {}  # of blocks that stand alike to their keys
+
+    def hidden(index: slice | Tensor, keys: slice | Tensor) -> Hidden:
+        if not (shifting and isinstance(index, slice) and isinstance(keys, slice)):
+            return _hidden(_seen(mask, q, k, index, keys), q.dtype)
+        alike = index.stop - index.start, keys.start - index.start, keys.stop - index.start
+        if alike not in kept:
+            kept[alike] = _hidden(_seen(mask, q, k, index, keys), q.dtype)
+        return kept[alike]
+
     def rows(index: slice | Tensor, keys: slice | Tensor) -> Tensor:
         part = None if bias is None else _columns(_columns(bias, index, -2), keys, -1)
-        seen = _seen(mask, q, k, index, keys)
         taken = _columns(q, index, 2), _columns(k, keys, 2), _columns(v, keys, 2)
-        return _attend(*taken, seen, part, scale, dropout_p)
+        return _attend(*taken, hidden(index, keys), part, scale, dropout_p)
 
     out = None
     if not torch.is_grad_enabled():
@@ -118,7 +135,7 @@ def _attend(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    seen: Tensor,
+    hidden: Hidden,
     bias: Tensor | None,
     scale: float,
     dropout_p: float,
@@ -128,16 +145,18 @@ def _attend(
     repeats = q.shape[1] // k.shape[1]
     if repeats > 1:
         k, v = k.repeat_interleave(repeats, 1), v.repeat_interleave(repeats, 1)
+    added = hidden.added if bias is None else hidden.added + bias.to(q.dtype)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=added, dropout_p=dropout_p, scale=scale)
+    return out if hidden.alive is None else out * hidden.alive.to(q.dtype)
+
+
+def _hidden(seen: Tensor, dtype: torch.dtype) -> Hidden:
+    """A row that sees nothing hides nothing, so that it stays finite, and is not alive."""
     alive = seen.any(-1, keepdim=True)
     some = not bool(alive.all())
-    hidden = torch.zeros(seen.shape, dtype=q.dtype, device=q.device)
-    hidden.masked_fill_(~(seen | ~alive) if some else ~seen, float("-inf"))
-    if bias is not None:
-        hidden = hidden + bias.to(q.dtype)
-    out = F.scaled_dot_product_attention(
-        q, k, v, attn_mask=hidden, dropout_p=dropout_p, scale=scale
-    )
-    return out * alive.to(q.dtype) if some else out
+    added = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
+    added.masked_fill_(~(seen | ~alive) if some else ~seen, float("-inf"))
+    return Hidden(added, alive if some else None)
 
 
 def _columns(x: Tensor, index: slice | Tensor, dim: int) -> Tensor:

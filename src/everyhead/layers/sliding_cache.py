@@ -71,12 +71,17 @@ class SlidingCache(TextCache):
         """Where n new tokens stand, int64 (B|1, n); a plan is made for their entering.
 
         Raises:
-            ValueError: too many at once, behind max_len.
+            ValueError: too many at once, behind max_len; or any behind it while recording.
         """
         if self.length == 0 and self.looked != probe.active():
             self.looked = probe.active()
             self._begin()
         if self.looked:
+            if self.rotary is not None and self.length + n > self.max_len:
+                raise ValueError(
+                    "a recording keeps every key, so behind a window it ends at the model's "
+                    f"max_len {self.max_len}: record a shorter text"
+                )
             return super().places(real, n)
         frame, before = self.frame, self.frame.used
         base = self._base_for(n)

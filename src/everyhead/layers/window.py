@@ -22,7 +22,7 @@ from everyhead.layers.masks import Mask
 from everyhead.layers.multi_head import THREE_AS_ONE, MultiHeadAttention
 from everyhead.layers.packing import Packing
 from everyhead.layers.rotary import Rotation
-from everyhead.layers.rules import AnyOf, Globals, Rule, Window
+from everyhead.layers.rules import AnyOf, Globals, Prefix, Rule, Window
 
 
 class WindowParts(NamedTuple):
@@ -87,13 +87,18 @@ class WindowAttention(MultiHeadAttention):
         """The window, or the global tokens that the mask names; all its other rules hold too.
 
         Raises:
-            ValueError: several rules name global tokens.
+            ValueError: several rules name global tokens, or one joins them to other rules.
         """
         rules = () if mask is None else mask.rules
         either = tuple(rule for rule in rules if isinstance(rule, Globals))
         others = tuple(rule for rule in rules if not isinstance(rule, Globals))
         if len(either) > 1:
             raise ValueError(f"{len(either)} rules name global tokens: join their marks in one")
+        if any(_names_globals(rule) for rule in others):
+            raise ValueError(
+                "the window is the layer's own: name global tokens by themselves, "
+                "global_tokens(marks), not joined to another rule by |"
+            )
         near: Rule = AnyOf((self.window, *either)) if either else self.window
         return Mask((near, *others))
 
@@ -222,3 +227,9 @@ def _known(parts: Parts | WindowParts, mask: Mask | None) -> Mask:
             "under the mask window(…)"
         )
     return mask
+
+
+def _names_globals(rule: Rule) -> bool:
+    """Does a rule of several hold global tokens that see all?"""
+    inner = rule.rules if isinstance(rule, AnyOf | Prefix) else ()
+    return any((isinstance(r, Globals) and r.sees) or _names_globals(r) for r in inner)

@@ -40,6 +40,15 @@ def swap(model: Model, method: Method) -> Model:
         ValueError: the model has no self-attention, has one whose equation would be lost, or adds
             or turns what the method cannot honour. Nothing is changed then.
     """
+    made = _made(model, method)
+    for parent, attention in made:
+        parent.self_attn = attention.train(parent.training)  # what stood aside kept an older mode
+    model.__dict__[METHOD] = None if isinstance(method, Exact) else method
+    return model
+
+
+def _made(model: nn.Module, method: Method) -> list[tuple[nn.Module, MultiHeadAttention]]:
+    """Each part that has a self-attention, and what takes its place."""
     _check(model, method)
     made = [
         (parent, method.of(exact_of(own)))
@@ -48,10 +57,7 @@ def swap(model: Model, method: Method) -> Model:
     ]
     if not made:
         raise ValueError(f"{type(model).__name__} has no self-attention that could be replaced")
-    for parent, attention in made:
-        parent.self_attn = attention
-    model.__dict__[METHOD] = None if isinstance(method, Exact) else method
-    return model
+    return made
 
 
 def method_of(model: nn.Module) -> Method | None:

@@ -111,6 +111,7 @@ class Prepared:
 
     recipe: Any
     report: dict[str, Any]
+    apart = True  # rows may hold several documents, where the model keeps them apart
 
     def introduction(self) -> list[str]:
         """Lines that say what is learnt from, and how it is cut."""

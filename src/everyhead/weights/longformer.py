@@ -173,8 +173,9 @@ def _slot(ours: tuple[str, ...], model: Longformer, without: str) -> Slot:
 
 def _architecture(values: Mapping[str, Any]) -> str:
     """The class that the file was made of; a bare body where none or another is named."""
-    named = values.get("architectures") or ()
-    return next((name for name in named if name in HEADS), "LongformerModel")
+    named = values.get("architectures")
+    known = [str(name) for name in named if str(name) in HEADS] if isinstance(named, list) else []
+    return known[0] if known else "LongformerModel"
 
 
 def _class_of(c: LongformerConfig) -> str:

@@ -87,7 +87,7 @@ def opened(
     """The model of this folder, float32, on the CPU, in eval mode; see folder.load_model."""
     where = folder / MODEL_CONFIG
     kind = kind_for(values, where)
-    config = kind.config(values, where)
+    config = _config(kind, values, where)
     if changes:
         config = validated(type(config), config.model_dump() | dict(changes), f"{where}, changed,")
     model = _built(kind.family, config, where, drawn=False)
@@ -104,6 +104,16 @@ def opened(
     for sentence in (*notes, *_told(folder, model, fresh, spare)):
         warnings.warn(sentence, stacklevel=4)
     return model.eval()
+
+
+def _config(kind: Kind, values: Mapping[str, Any], where: object) -> BaseModel:
+    try:
+        return kind.config(values, where)
+    except (TypeError, AttributeError) as error:
+        raise UserError(
+            f"{where} has a value of another form than a published {kind.family}'s ({error}); "
+            "compare it with one."
+        ) from error
 
 
 def _tidied(folder: Path, values: Mapping[str, Any], kind: Kind) -> Tidied:

@@ -102,7 +102,9 @@ class PreparedLanguage(Prepared):
         )
 
     def _rows(self, documents: list[Document], model: Any) -> TokenRows:
-        apart = getattr(model, "keeps_apart", True)  # can its attention keep documents apart?
+        apart = self.apart and getattr(
+            model, "keeps_apart", True
+        )  # can its attention keep documents apart?
         whole = apart and "documents" in inspect.signature(model.hidden).parameters
         texts = [document.text for document in documents]
         return TokenRows(texts, self.tokenizer, length=self.length, whole=whole)
