@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,16 @@ from everyhead.weights.reformer import CHUNKS, UNSEEDED
 from tests.models.decoders import batch, stirred
 from tests.weights.published import config_of, listed
 
-transformers.logging.set_verbosity_error()
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Their remarks on a config are not what is tested here."""
+    level = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_error()
+    yield
+    transformers.logging.set_verbosity(level)
+
+
 SMALL = {
     "vocab_size": 60,
     "hidden_size": 24,

@@ -45,7 +45,7 @@ def method(text: str) -> "Method":
     if not few or not all(number.isdecimal() and number.isascii() for number in numbers):
         raise UserError(f"--attention {text!r} is no method; give {FORMS}.")
     if any(len(number) > MOST_DIGITS for number in numbers):
-        raise UserError(f"--attention {text!r}: a number has at most {MOST_DIGITS} digits.")
+        raise UserError(f"--attention {text}: a number has at most {MOST_DIGITS} digits.")
     try:
         return kind(*map(int, numbers))
     except ValueError as error:
