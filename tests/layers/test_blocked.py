@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from everyhead.layers import blocked, masks
 from everyhead.layers.attention import Parts, attend, mix, weights
@@ -121,3 +122,37 @@ def test_a_long_attention_takes_the_blocks_by_itself(name: str) -> None:
     rows = torch.tensor([0, 1, 255, 256, 700, 1099])
     wanted = mix(weights(parts, mask, rows=rows), parts, mask)
     torch.testing.assert_close(attend(parts, mask)[:, :, rows], wanted, **NEAR)
+
+
+class Written(TorchDispatchMode):
+    """How many numbers the operations write; in place, as many as they are given."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        in_place = func._schema.is_mutable
+        some = args[1:] if in_place else out if isinstance(out, tuple | list) else [out]
+        self.count += sum(x.numel() for x in some if torch.is_tensor(x))
+        return out
+
+
+@pytest.mark.parametrize("name", ["window", "dilated", "window or global"])
+def test_the_gradient_costs_twice_as_much_at_twice_the_length(name: str, monkeypatch) -> None:
+    monkeypatch.setattr(blocked, "ROWS", 8)
+
+    def cost(n: int) -> int:
+        parts = parts_of(1, n, n)
+        marked = torch.arange(n)[None] == 3
+        found = {
+            "window": masks.window(20, 0),
+            "dilated": masks.window(20, 20, step=2),
+            "window or global": masks.window(20, 20) | masks.global_tokens(marked),
+        }
+        leaves = [x.requires_grad_() for x in parts[:3]]
+        out = blocked.attend_blocks(*leaves, found[name], scale=parts.scale)
+        with Written() as written:
+            out.sum().backward()
+        return written.count
+
+    assert cost(1024) < 2.2 * cost(512)

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from everyhead.layers.masks import Mask
+from everyhead.layers.pieces import Index, piece, pieces
 from everyhead.layers.rules import Causal, Window, far_keys, far_queries, span_of, step_of
 
 ROWS = 256  # queries of a block
@@ -29,7 +30,7 @@ class Reach(NamedTuple):
 
     start: int
     stop: int
-    keys: slice | Tensor
+    keys: Index
     step: int = 1
 
 
@@ -55,7 +56,7 @@ def attend_blocks(
     shifting = all(isinstance(rule, Window | Causal) for rule in mask.rules)
     kept: dict[tuple[int, int, int], Hidden] = {}  # of blocks that stand alike to their keys
 
-    def hidden(index: slice | Tensor, keys: slice | Tensor) -> Hidden:
+    def hidden(index: Index, keys: Index) -> Hidden:
         if not (shifting and isinstance(index, slice) and isinstance(keys, slice)):
             return _hidden(_seen(mask, q, k, index, keys), q.dtype)
         alike = index.stop - index.start, keys.start - index.start, keys.stop - index.start
@@ -63,17 +64,17 @@ def attend_blocks(
             kept[alike] = _hidden(_seen(mask, q, k, index, keys), q.dtype)
         return kept[alike]
 
-    def rows(index: slice | Tensor, keys: slice | Tensor) -> Tensor:
+    def rows(taken: tuple[Tensor, Tensor, Tensor], index: Index, keys: Index) -> Tensor:
         part = None if bias is None else _columns(_columns(bias, index, -2), keys, -1)
-        taken = _columns(q, index, 2), _columns(k, keys, 2), _columns(v, keys, 2)
         return _attend(*taken, hidden(index, keys), part, scale, dropout_p)
 
     out = None
     if not torch.is_grad_enabled():
         out = q.new_empty(*q.shape[:3], v.shape[-1])
     blocks, step = [], 1
-    for start, stop, keys, step in reaches(mask, q.shape[2], k.shape[2], q.device):
-        block = rows(slice(start, stop, step), keys)
+    for reach, taken in _taken(q, k, v, mask):
+        start, stop, keys, step = reach
+        block = rows(taken, slice(start, stop, step), keys)
         if out is None:
             blocks.append(block)
         else:
@@ -81,7 +82,7 @@ def attend_blocks(
     out = _in_order(torch.cat(blocks, 2), step) if out is None else out
     everywhere = _far_rows(mask, q.shape[2], k.shape[2])
     for some in everywhere.split(ROWS) if everywhere.numel() else ():
-        out = out.index_copy(2, some, rows(some, slice(None)))
+        out = out.index_copy(2, some, rows((piece(q, some), k, v), some, slice(None)))
     return out
 
 
@@ -99,12 +100,57 @@ def reaches(mask: Mask, n_queries: int, n_keys: int, device: torch.device) -> It
             first, last = max(first, near[0]), min(last, near[1])
         first += (start + phase - first) % step
         last = max(first, last)
-        keys: slice | Tensor = slice(first, last, None if step == 1 else step)
+        keys: Index = slice(first, last, None if step == 1 else step)
         if far is not None:
             apart = (far < first) | (far >= last) | ((far - first) % step != 0)
             near_keys = torch.arange(first, last, step, device=device)
             keys = torch.cat([far[apart], near_keys]).sort().values
         yield Reach(start, stop, keys, step)
+
+
+def _taken(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask
+) -> Iterator[tuple[Reach, tuple[Tensor, Tensor, Tensor]]]:
+    """Each block with its rows of q, k and v: cut in two steps, so that no gradient is long.
+
+    Some blocks whose keys overlap share a piece, of which each takes its part: the gradients that
+    wait to be put back are then about twice as long as k, whatever the window.
+    """
+    groups = _groups(list(reaches(mask, q.shape[2], k.shape[2], q.device)))
+    blocks = [slice(r.start, r.stop, r.step) for _, group in groups for r in group]
+    queries = pieces(q, blocks)
+    spans = [span for span, _ in groups]
+    for (span, group), keys, values in zip(groups, pieces(k, spans), pieces(v, spans), strict=True):
+        for reach in group:
+            near = _within(reach.keys, span, reach.step)
+            yield reach, (next(queries), piece(keys, near), piece(values, near))
+
+
+def _groups(found: list[Reach]) -> list[tuple[Index, list[Reach]]]:
+    """Neighbours whose keys together are at most twice those of one: (all keys, they)."""
+    groups: list[tuple[Index, list[Reach]]] = []
+    widest = 0
+    for reach in found:
+        span, keys = groups[-1][0] if groups else None, reach.keys
+        if isinstance(span, slice) and isinstance(keys, slice):
+            first, last = min(span.start, keys.start), max(span.stop, keys.stop)
+            widest = max(widest, keys.stop - keys.start)
+            alike = (keys.start - span.start) % reach.step == 0
+            if alike and last - first <= 2 * widest:
+                groups[-1][1].append(reach)
+                groups[-1] = slice(first, last, keys.step), groups[-1][1]
+                continue
+        groups.append((keys, [reach]))
+        widest = keys.stop - keys.start if isinstance(keys, slice) else 0
+    return groups
+
+
+def _within(keys: Index, span: Index, step: int) -> slice:
+    """Where keys stand among those of their span."""
+    if not (isinstance(keys, slice) and isinstance(span, slice)):
+        return slice(None)
+    first = (keys.start - span.start) // step
+    return slice(first, first + -(-(keys.stop - keys.start) // step))
 
 
 def _in_order(x: Tensor, step: int) -> Tensor:
@@ -121,7 +167,7 @@ def _far_rows(mask: Mask, n_queries: int, n_keys: int) -> Tensor:
     return torch.cat(some).unique() if some else torch.empty(0, dtype=torch.long)
 
 
-def _seen(mask: Mask, q: Tensor, k: Tensor, index: slice | Tensor, keys: slice | Tensor) -> Tensor:
+def _seen(mask: Mask, q: Tensor, k: Tensor, index: Index, keys: Index) -> Tensor:
     """bool (B|1, H|1, t, s)."""
     i = torch.arange(q.shape[2], device=q.device)[index][:, None]  # (t, 1)
     j = torch.arange(k.shape[2], device=q.device)[keys][None]  # (1, s)
@@ -159,7 +205,7 @@ def _hidden(seen: Tensor, dtype: torch.dtype) -> Hidden:
     return Hidden(added, alive if some else None)
 
 
-def _columns(x: Tensor, index: slice | Tensor, dim: int) -> Tensor:
+def _columns(x: Tensor, index: Index, dim: int) -> Tensor:
     """The asked-for entries of an axis, which may be 1 for all."""
     if x.shape[dim] == 1 and dim < 0:
         return x
