@@ -29,7 +29,7 @@ from everyhead.models.swap import swap
 
 VOCABULARY, STEP = 2000, 16_384  # pieces; tokens of a step
 HELD_OUT = 2 * STEP
-WIDE: dict[str, Any] = {"d_model": 64, "n_heads": 4, "n_layers": 2, "d_ff": 256}
+WIDE: dict[str, Any] = {"d_model": 64, "n_heads": 2, "n_layers": 2, "d_ff": 256}
 Row = dict[str, Any]
 
 
