@@ -34,11 +34,11 @@ class Spot(NamedTuple):
     layer_path: str
 
 
-def spots(model: nn.Module) -> list[Spot]:
-    """Every attention of the model that can be looked at, in its order."""
+def spots(model: nn.Module, modules: dict[str, nn.Module]) -> list[Spot]:
+    """Every attention of the model that can be looked at, in its order; its modules by path."""
     found: list[Spot] = []
     foreign: dict[str, nn.Module] = {}
-    for path, module in model.named_modules():
+    for path, module in modules.items():
         if isinstance(module, MultiHeadAttention):
             found.append(_own(module, path))
         elif asks_interface(module):
@@ -143,25 +143,28 @@ def _code_names(kind: type) -> Iterator[str]:
             yield from code.co_names
 
 
-def hidden(model: nn.Module, seen: list[Spot]) -> dict[str, nn.Module]:
+def hidden(modules: dict[str, nn.Module], seen: list[Spot]) -> dict[str, nn.Module]:
     """Attentions whose q and k cannot be had: modules called so, none of which asks or is seen."""
     paths = [spot.path for spot in seen]
+    around = {path[:end] for path in paths for end, sign in enumerate(path) if sign == "."}
     found: list[tuple[str, nn.Module]] = []
-    for path, module in model.named_modules():
-        called = re.search(r"(Attention|Attn)(?![a-z])", type(module).__name__)
-        inside = any(one.startswith(f"{path}.") or path.startswith(f"{one}.") for one in paths)
-        if (
-            called
-            and path not in paths
-            and not inside
-            and next(module.parameters(), None) is not None
-        ):
+    for path, module in modules.items():
+        kind: Any = type(module)
+        if not _called_attention(kind) or path in around or path in paths:
+            continue
+        inside = any(path.startswith(f"{one}.") for one in paths)
+        if not inside and next(module.parameters(), None) is not None:
             found.append((path, module))
     return {
         path: module
         for path, module in found
         if not any(other.startswith(f"{path}.") for other, _ in found)
     }
+
+
+@functools.cache
+def _called_attention(kind: type) -> bool:
+    return re.search(r"(Attention|Attn)(?![a-z])", kind.__name__) is not None
 
 
 def nothing_to_see(model: nn.Module, hidden: dict[str, nn.Module]) -> str:

@@ -60,13 +60,15 @@ class Stream:
 class Streams:
     """The streams of a model, and the hooks that fill them while it is recorded."""
 
-    def __init__(self, model: nn.Module, spots: list[Spot], *, places: dict[str, Place]) -> None:
+    def __init__(
+        self, modules: dict[str, nn.Module], spots: list[Spot], *, places: dict[str, Place]
+    ) -> None:
         self.of: dict[str, Stream] = {}
         self._layers: dict[nn.Module, Layer] = {}
         for spot in spots:
             if spot.layer in self.of or not spot.layer_path[-1:].isdigit():
                 continue
-            module = model.get_submodule(spot.layer_path)
+            module = modules[spot.layer_path]
             layer = self._layers.setdefault(module, Layer())
             half, _, number = spot.layer.rpartition(".")
             if number == "0":
@@ -86,9 +88,11 @@ class Streams:
         """Start; what comes back ends it. `here` keeps a hook to the threads that look."""
         handles: Handles = []
         for module, layer in self._layers.items():
-            before = module.register_forward_pre_hook(here(layer.enter), with_kwargs=True)
             after = module.register_forward_hook(here(layer.leave), with_kwargs=True)
-            handles += [before.remove, after.remove]
+            handles.append(after.remove)
+            if layer.entry is not None:
+                before = module.register_forward_pre_hook(here(layer.enter), with_kwargs=True)
+                handles.append(before.remove)
         return handles
 
 
@@ -103,7 +107,7 @@ class Layer:
     def enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """Keep what enters until the attention has told how the call goes on."""
         x = args[0] if args else kwargs.get("hidden_states")
-        if self.entry is not None and x is not None:
+        if x is not None:
             self._waiting = _rectangle(x, kwargs).detach().clone()
 
     def leave(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:

@@ -4,7 +4,7 @@ Beams are moved from step to step. Each call knows where its rows came from, so 
 whose nodes are tokens; a finished sequence is a path in it, found by its tokens from the root.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -19,8 +19,8 @@ from everyhead.layers.embeddings import TokenEmbedding
 class Tokens:
     """The ids that last entered a token embedding of the model."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self._tables = _tables(model)
+    def __init__(self, modules: Iterable[nn.Module]) -> None:
+        self._tables = _tables(modules)
         self._last: Tensor | None = None
 
     def hooks(self, here: Wrap) -> list[Callable[[], None]]:
@@ -38,12 +38,12 @@ class Tokens:
         return ids if ids is not None and ids.shape == (n_rows, length) else None
 
 
-def _tables(model: nn.Module) -> list[nn.Module]:
+def _tables(modules: Iterable[nn.Module]) -> list[nn.Module]:
     found: list[nn.Module] = []
-    for module in model.modules():
+    for module in modules:
         if isinstance(module, TokenEmbedding):
             found.append(module)
-        elif hasattr(module, "get_input_embeddings"):
+        elif hasattr(type(module), "get_input_embeddings"):
             try:
                 table = cast(Any, module).get_input_embeddings()
             except (NotImplementedError, AttributeError):

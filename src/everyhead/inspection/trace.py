@@ -10,7 +10,7 @@ in the length; never a matrix. The output of the model still comes from its fast
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from functools import cached_property, partial
 from html import escape
 
 from torch import Tensor, nn
@@ -34,19 +34,23 @@ class Trace:
 
     def __init__(self, model: nn.Module, changes: Sequence[Change] = ()) -> None:
         self.model = model
-        spots = names.spots(model)
-        self._hidden = names.hidden(model, spots)
+        self._modules = dict(model.named_modules())  # walked once: it costs as much as a layer
+        self._spots = spots = names.spots(model, self._modules)
         if not spots:
             raise UserError(names.nothing_to_see(model, self._hidden))
         self._places = {spot.name: _place(spot) for spot in spots}
         self._paths = {path: spot.name for spot in spots for path in names.paths(model, spot)}
-        self._tokens = Tokens(model)
+        self._tokens = Tokens(self._modules.values())
         by_module: dict[nn.Module, list[Place]] = {spot.module: [] for spot in spots}
         for spot in spots:
             by_module[spot.module].append(self._places[spot.name])
         self._recorder = Recorder(by_module, self._tokens, changes=self._sorted(changes))
-        self._streams = Streams(model, spots, places=self._places)
+        self._streams = Streams(self._modules, spots, places=self._places)
         self._lens = Lens(model, spots)
+
+    @cached_property
+    def _hidden(self) -> dict[str, nn.Module]:
+        return names.hidden(self._modules, self._spots)
 
     def places(self) -> list[str]:
         """Every attention of the model that can be seen, in its order."""
@@ -148,6 +152,11 @@ class Trace:
         return [begun, *(end for part in parts for end in part.hooks(here))]
 
     @property
+    def asks_interface(self) -> bool:
+        """Does any module ask transformers' table for its attention?"""
+        return any(names.asks_interface(module) for module in self._modules.values())
+
+    @property
     def observer(self) -> probe.Observer:
         """What stands around every attention."""
         return self._recorder
@@ -190,7 +199,7 @@ def record(model: nn.Module, changes: Sequence[Change] = ()) -> Iterator[Trace]:
     with ExitStack() as stack:
         for end in trace.hooks():
             stack.callback(end)
-        if any(names.asks_interface(module) for module in model.modules()):
+        if trace.asks_interface:
             bridge.start()
             stack.callback(bridge.stop)
             stack.enter_context(while_generating(model, trace.observer, trace.follow))
