@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from everyhead.data import packages
 from everyhead.errors import UserError
 from everyhead.training.checkpoints import complete_checkpoints
 from everyhead.training.job import LOWER_IS_BETTER, Job, Measured, loss_of
@@ -219,3 +220,15 @@ def test_a_job_that_cannot_be_compiled_says_so(tmp_path: Path):
         prepared = begun("pretrain-bert", tmp_path / "data", tmp_path / "run", compile=True)
         make_trainer(prepared, tmp_path / "run")
     assert Job.__dataclass_fields__["compiled"].default is None
+
+
+def test_tuning_on_a_corpus_of_ours_begins_and_says_whose_it_is(tmp_path: Path, monkeypatch):
+    kinds = ("DESC:manner How", "HUM:ind Who", "LOC:city Where", "NUM:date When")
+    lines = [f"{kinds[i % 4]} number {i} ?" for i in range(60)]
+    (tmp_path / "question_labels.txt").write_text("\n".join(lines), encoding="latin-1")
+    monkeypatch.setattr(packages, "folder", lambda package: tmp_path)
+    given = values("tune-pairs", tmp_path)
+    given["data"] |= {"files": [], "corpus": "trec"}
+    prepared = prepare(parse_recipe(given, "a test"), None, TOOLS)
+    write_beginnings(tmp_path / "run", prepared)
+    assert "Roth 2002" in (tmp_path / "run" / "DATA-LICENCE.txt").read_text(encoding="utf-8")

@@ -20,6 +20,14 @@ class LabelledCorpus(NamedTuple):
     encoding: str
     attribution: str
 
+    @property
+    def origin(self) -> dict[str, str]:
+        """What a run says of its data: whose it is, and where its licence is told."""
+        return {
+            "attribution": self.attribution,
+            "licence": f"see docs/data.md, {self.package}",
+        }
+
 
 def trec(text: str) -> Labelled:
     """`DESC:manner How did serfdom develop …`: the coarse class of each question."""

@@ -172,9 +172,7 @@ def read_splits(data: DataRecipe) -> tuple[LabelledSplits, dict[str, Any]]:
         whole, where = read_labelled(files[0]), data.files[0]
     else:
         whole, where = load_labelled(str(data.corpus)), str(data.corpus)
-        corpus = CORPORA[where]
-        licence = f"see docs/data.md, {corpus.package}"
-        report["origin"] = {"attribution": corpus.attribution, "licence": licence}
+        report["origin"] = CORPORA[where].origin
     kept, report["filters"] = deduplicated(whole)
     splits = _cut(kept, [read_labelled(path) for path in files[1:]], data, where)
     if data.most is not None and data.most < splits.train.size:

@@ -183,7 +183,7 @@ def read_pairs(data: PairsRecipe) -> tuple[LabelledSplits, dict[str, Any]]:
         raise UserError("The recipe names no pairs: give --data FILE with input TAB target lines.")
     else:
         pairs = load_labelled(data.corpus)
-        origin = {"corpus": data.corpus, "attribution": CORPORA[data.corpus].attribution}
+        origin = {"corpus": data.corpus} | CORPORA[data.corpus].origin
     pairs, counts = deduplicated(pairs)
     splits = split_labelled(pairs, validation=data.validation_share, test=data.test_share)
     sizes = {name: part.size for name, part in splits._asdict().items()}
