@@ -1,11 +1,12 @@
 """Language models of each kind of attention on a long text: perplexity against context length.
 
-    python -m bench.long_training [--contexts 512 …] [--tokens N] [--threads 2] [--out FILE]
+    python -m bench.long_training [--contexts 512 …] [--tokens N] [--step N] [--out FILE]
 
 All of Shakespeare as one text, byte-level pieces. Each model learns from the same number of tokens,
-16,384 a step, in rows of n = 512 … 16,384, and is scored on held-out rows of n: what it may look
-back at is what it learnt with. Transformer-XL reads segments of 128, with a memory of 512 and with
-none (each segment by itself), the same model but for what it sees. Perplexity is of pieces.
+`--step` of them a step, in rows of n = 512 … 16,384, and is scored on held-out rows of n: what it
+may look back at is what it learnt with. Transformer-XL reads segments of 128, with a memory of 512
+and with none (each segment by itself), the same model but for what it sees. Perplexity is of
+pieces. What --out holds already is not run again.
 """
 
 import argparse
@@ -27,8 +28,8 @@ from everyhead.data.text_tokenizer import TextTokenizer
 from everyhead.models import MODELS
 from everyhead.models.swap import swap
 
-VOCABULARY, STEP = 2000, 16_384  # pieces; tokens of a step
-HELD_OUT = 2 * STEP
+VOCABULARY, LONGEST = 2000, 16_384  # pieces; tokens of the longest row
+HELD_OUT = 2 * LONGEST
 WIDE: dict[str, Any] = {"d_model": 64, "n_heads": 2, "n_layers": 2, "d_ff": 256}
 Row = dict[str, Any]
 
@@ -67,12 +68,12 @@ def text_ids() -> tuple[Tensor, Tensor]:
     return whole[: -HELD_OUT - 1], whole[-HELD_OUT - 1 :]
 
 
-def rows_of(ids: Tensor, n: int, seed: int) -> Iterator[Tensor]:
-    """Batches (16,384 / n, n + 1) from places drawn anew; the same text for every n and model."""
+def rows_of(ids: Tensor, n: int, step: int, seed: int) -> Iterator[Tensor]:
+    """Batches (step / n, n + 1) from places drawn anew; the same text for every n and model."""
     generator = torch.Generator().manual_seed(seed)
     while True:
-        starts = torch.randint(len(ids) - STEP, (1,), generator=generator)
-        block = ids[int(starts) : int(starts) + STEP + 1]
+        starts = torch.randint(len(ids) - step, (1,), generator=generator)
+        block = ids[int(starts) : int(starts) + step + 1]
         yield block.unfold(0, n + 1, n)
 
 
@@ -85,10 +86,15 @@ def loss_of(model: Any, rows: Tensor) -> Tensor:
     return torch.as_tensor(total) / wanted.numel()
 
 
+def wanted(name: str, n: int, args: argparse.Namespace) -> Row:
+    """What a row is of: the same again is not run again."""
+    return {"kind": name, "context": n, "tokens": args.tokens, "step": args.step}
+
+
 def learnt(name: str, n: int, ids: Tensor, held_out: Tensor, args: argparse.Namespace) -> Row:
     torch.manual_seed(args.seed)
     model = KINDS[name](n).train()
-    n_steps = max(1, args.tokens // STEP)
+    n_steps = max(1, args.tokens // args.step)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.peak, betas=(0.9, 0.98))
     warm = max(1, n_steps // 10)
 
@@ -99,23 +105,23 @@ def learnt(name: str, n: int, ids: Tensor, held_out: Tensor, args: argparse.Name
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
     start = time.process_time()
     wide = min(n, ALONE.get(name, n))
-    for step, rows in zip(range(n_steps), rows_of(ids, wide, args.seed), strict=False):
+    for step, rows in zip(range(n_steps), rows_of(ids, wide, args.step, args.seed), strict=False):
         loss = loss_of(model, rows)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step(), schedule.step(), optimizer.zero_grad()
-        if (step + 1) % 20 == 0:
+        if (step + 1) % max(1, n_steps // 5) == 0:
             print(f"{name}, {n}: step {step + 1}/{n_steps} loss {loss:.3f}", file=sys.stderr)
     seconds = time.process_time() - start
     model.eval()
     with torch.no_grad():
         rows = held_out.unfold(0, wide + 1, wide)
-        losses = [float(loss_of(model, some)) * some.shape[0] for some in rows.split(STEP // wide)]
+        losses = [
+            float(loss_of(model, some)) * some.shape[0] for some in rows.split(max(1, 4096 // wide))
+        ]
     perplexity = math.exp(sum(losses) / rows.shape[0])
     count = sum(p.numel() for p in model.parameters())
-    return {
-        "kind": name,
-        "context": n,
+    return wanted(name, n, args) | {
         "perplexity": round(perplexity, 2),
         "cpu_seconds": round(seconds, 1),
         "parameters": count,
@@ -141,6 +147,7 @@ def main() -> None:
     parser.add_argument("--contexts", type=int, nargs="+", default=[512, 2048, 8192, 16_384])
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
     parser.add_argument("--tokens", type=int, default=4_000_000)
+    parser.add_argument("--step", type=int, default=LONGEST, help="tokens of a step")
     parser.add_argument("--peak", type=float, default=4e-3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -148,14 +155,21 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     ids, held_out = text_ids()
-    rows: list[Row] = []
+    if max(args.contexts) > min(args.step, LONGEST):
+        parser.error("a row is longer than a step (or than the held-out text)")
+    known = args.out is not None and args.out.exists()
+    rows: list[Row] = json.loads(args.out.read_text(encoding="utf-8")) if known else []
     for n in args.contexts:
         for name in args.kinds:
+            if any(wanted(name, n, args).items() <= row.items() for row in rows):
+                continue
             rows.append(learnt(name, n, ids, held_out, args))
             print(rows[-1], file=sys.stderr, flush=True)
             if args.out is not None:
                 args.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    print(f"{args.tokens:,} tokens each, {args.threads} threads\n\n{table(rows, args.contexts)}")
+    rows = [row for row in rows if (row["tokens"], row["step"]) == (args.tokens, args.step)]
+    told = f"{args.tokens:,} tokens each, {args.step:,} a step, {args.threads} threads"
+    print(f"{told}\n\n{table(rows, args.contexts)}")
 
 
 if __name__ == "__main__":
