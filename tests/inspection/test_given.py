@@ -104,7 +104,9 @@ def test_a_mask_changed_in_place_is_read_again():
 def test_a_mask_of_inference_mode_changed_in_place_is_read_again():
     with torch.inference_mode():
         readings, matrix = Readings(), torch.ones(1, 1, 4, 4, dtype=torch.bool)
-        readings.of(matrix, given_of)
+        before = readings.of(matrix, given_of)
+        assert readings.of(matrix, given_of) is before
+        assert readings.of(torch.ones_like(matrix), given_of) is not before
         matrix[..., 0] = False
         assert torch.equal(entries(readings.of(matrix, given_of).mask, matrix), matrix)
 

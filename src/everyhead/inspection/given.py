@@ -18,6 +18,7 @@ from everyhead.layers.masks import Mask
 
 T = TypeVar("T")
 CHUNK = 2**22  # entries looked at in one go
+COPIED = 2**20  # entries of a tensor of which a copy is kept to know it again
 
 
 class Bias(Protocol):
@@ -61,16 +62,18 @@ class Readings:
     """What was made of a tensor, so that layers that share it are read once."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, str], tuple[weakref.ref[Tensor], int, Any]] = {}
+        self._known: dict[tuple[int, str], tuple[weakref.ref[Tensor], int | Tensor, Any]] = {}
 
     def of(self, tensor: Tensor, how: Callable[[Tensor], T]) -> T:
         """how(tensor), made anew where the tensor is another one or was written into since."""
-        if tensor.is_inference():  # does not count what is written into it
+        counts = not tensor.is_inference()  # what is written into it; else a copy tells
+        if not counts and tensor.numel() > COPIED:
             return how(tensor)
-        key, version = (id(tensor), how.__name__), tensor._version
+        key = (id(tensor), how.__name__)
         known = self._known.get(key)
-        if known is not None and known[0]() is tensor and known[1] == version:
+        if known is not None and known[0]() is tensor and _is_still(tensor, known[1]):
             return known[2]
+        version = tensor._version if counts else tensor.clone()
         result = how(tensor)
         # A list first: other threads read tensors of theirs meanwhile.
         self._known = {k: x for k, x in list(self._known.items()) if x[0]() is not None}
@@ -80,6 +83,12 @@ class Readings:
     def clear(self) -> None:
         """Forget everything, matrices included."""
         self._known = {}
+
+
+def _is_still(tensor: Tensor, version: int | Tensor) -> bool:
+    if isinstance(version, Tensor):
+        return torch.equal(version, tensor)
+    return not tensor.is_inference() and tensor._version == version
 
 
 def bias_of(matrix: Tensor | None) -> Bias | None:
