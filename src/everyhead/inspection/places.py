@@ -8,14 +8,24 @@ moved in between (beams), each is found again by the keys it brings along.
 
 import itertools
 from html import escape
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from everyhead.inspection.given import Bias
 from everyhead.inspection.relation import Relation, Step, relation_of
-from everyhead.inspection.steps import Call, Method, Piece, StepsBias, Taken, joined_mask, last_of
+from everyhead.inspection.steps import (
+    Call,
+    Method,
+    Piece,
+    StepsBias,
+    Taken,
+    copied,
+    joined_mask,
+    last_of,
+    without_graph,
+)
 from everyhead.layers import attention
 from everyhead.layers.attention import Parts
 from everyhead.layers.masks import Mask
@@ -120,10 +130,8 @@ class Place:
                 "sentence searched greedily, or the finished translation in one pass"
             )
         if not self.calls:
-            raise LookupError(
-                f"nothing was recorded at {self.name}: run the model inside record(), in the same "
-                "thread"
-            )
+            told = "run the model inside record(), in the same thread"
+            raise LookupError(f"nothing was recorded at {self.name}: {told}")
         if self._view is None:
             self._view = self._joined()
         return self._view
@@ -165,8 +173,7 @@ class Place:
         return torch.arange(call.q.shape[0], device=call.q.device)
 
     @property
-    def length(self) -> int:
-        """Rows of the pass so far."""
+    def length(self) -> int:  # rows of the pass so far
         return sum(call.q.shape[2] for call in self.calls)
 
     @property
@@ -202,18 +209,18 @@ class Place:
         if relation.step is Step.LOST:
             return
         n_new, n_keys = parts.q.shape[2], parts.k.shape[2]
-        q, first = _copy(parts.q), 0
-        kept: dict[str, Any] = {"q": q, "k": q, "v": q, "bias": None}
-        for name, more in parts._asdict().items():  # what a variant has besides
-            kept.setdefault(name, more.detach() if isinstance(more, Tensor) else more)
-        self._form = parts._replace(**kept)
+        q, first = copied(parts.q), 0
+        self._form = without_graph(parts._replace(q=q, k=q, v=q, bias=None))
         if self.kind == "cross":
             k, v = self._memory(parts)
+        elif not self.calls:
+            k, v = copied(parts.k), copied(parts.v)
+            self._keys = k
         else:
-            k = self._keys = _copy(parts.k)
-            new = slice(n_keys - n_new if self.calls else 0, None)
-            first = max(0, sum(call.k.shape[2] for call in self.calls) - (n_keys - n_new))
-            k, v = _copy(k[:, :, new]) if self.calls else k, _copy(parts.v[:, :, new])
+            before, known = n_keys - n_new, sum(call.k.shape[2] for call in self.calls)
+            first = max(0, known - before)
+            self._keys = copied(parts.k)
+            k, v = copied(self._keys[:, :, before:]), copied(parts.v[:, :, before:])
         self.calls.append(Call(q, k, v, mask, bias, first, n_keys, relation.parents, ids))
 
     def _memory(self, parts: Parts) -> tuple[Tensor, Tensor]:
@@ -223,7 +230,7 @@ class Place:
             same = k.shape == parts.k.shape and torch.equal(k, parts.k)
             if same and torch.equal(v, parts.v):
                 return k, v
-        return _copy(parts.k), _copy(parts.v)
+        return copied(parts.k), copied(parts.v)
 
     def choose(self, rows: list[Tensor] | None) -> None:
         """Show these rows (B,) of each call, −1 where a sequence had ended; None: all."""
@@ -241,7 +248,3 @@ class Place:
         except LookupError:
             return "nothing to show"
         return f"{batch} × {heads} heads × {n_queries} queries × {n_keys} keys"
-
-
-def _copy(x: Tensor) -> Tensor:
-    return x.detach().clone()

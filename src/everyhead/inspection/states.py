@@ -113,7 +113,9 @@ class Layer:
     def leave(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """Keep what leaves, as the states of the attention that was called last."""
         x = output if isinstance(output, Tensor) else output[0]
-        stream = max(self.streams, key=lambda one: one.place.turn)
+        stream = self.streams[0]
+        if len(self.streams) > 1:
+            stream = max(self.streams, key=lambda one: one.place.turn)
         stream.note(_rectangle(x, kwargs))
         if self.entry is not None and self._waiting is not None and stream is self.streams[0]:
             self.entry.note(self._waiting)

@@ -5,7 +5,7 @@ outside are 0. Each call keeps its own mask and bias, so a row is what it was wh
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -193,3 +193,18 @@ def _grows(calls: Sequence[Call]) -> bool:
         if call.first or call.n_keys != total:
             return False
     return True
+
+
+def without_graph(form: Parts) -> Parts:
+    """Parts of which every tensor is detached."""
+    if not any(isinstance(x, Tensor) and x.requires_grad for x in form):
+        return form
+    detached: dict[str, Any] = {
+        name: x.detach() for name, x in form._asdict().items() if isinstance(x, Tensor)
+    }
+    return form._replace(**detached)
+
+
+def copied(x: Tensor) -> Tensor:
+    """A copy outside the graph."""
+    return x.detach().clone() if torch.is_grad_enabled() else x.clone()
