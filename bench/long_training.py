@@ -88,7 +88,8 @@ def loss_of(model: Any, rows: Tensor) -> Tensor:
 
 def wanted(name: str, n: int, args: argparse.Namespace) -> Row:
     """What a row is of: the same again is not run again."""
-    return {"kind": name, "context": n, "tokens": args.tokens, "step": args.step}
+    settings = {key: getattr(args, key) for key in ("tokens", "step", "peak", "seed")}
+    return {"kind": name, "context": n} | settings
 
 
 def learnt(name: str, n: int, ids: Tensor, held_out: Tensor, args: argparse.Namespace) -> Row:
@@ -154,9 +155,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
+    if any(args.step % n or LONGEST % n for n in args.contexts):
+        parser.error(f"a context must divide --step {args.step} and {LONGEST}")
     ids, held_out = text_ids()
-    if max(args.contexts) > min(args.step, LONGEST):
-        parser.error("a row is longer than a step (or than the held-out text)")
     known = args.out is not None and args.out.exists()
     rows: list[Row] = json.loads(args.out.read_text(encoding="utf-8")) if known else []
     for n in args.contexts:
@@ -167,7 +168,8 @@ def main() -> None:
             print(rows[-1], file=sys.stderr, flush=True)
             if args.out is not None:
                 args.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    rows = [row for row in rows if (row["tokens"], row["step"]) == (args.tokens, args.step)]
+    asked = wanted("", 0, args).items() - {("kind", ""), ("context", 0)}
+    rows = [row for row in rows if asked <= row.items()]
     told = f"{args.tokens:,} tokens each, {args.step:,} a step, {args.threads} threads"
     print(f"{told}\n\n{table(rows, args.contexts)}")
 

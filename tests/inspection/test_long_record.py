@@ -15,6 +15,8 @@ from everyhead.layers.masks import Mask
 from everyhead.layers.multi_head import MultiHeadAttention
 from everyhead.layers.positions import SinusoidalPositions
 from everyhead.layers.relative import RelativeAttention
+from everyhead.models.t5 import T5, T5Config
+from tests.laws.text_decoders import TEXT_DECODERS, WITH_ATTENTION
 
 pytestmark = pytest.mark.slow
 N, WIDTH, HEADS = 131_072, 16, 2
@@ -63,3 +65,38 @@ def test_a_row_of_a_head_is_what_the_fast_result_used(name: str) -> None:
     layer = PlaceLayer(place)
     assert layer.head(1, rows.numpy()).shape == layer.visible(1, rows.numpy()).shape == (4, N)
     assert status("VmHWM") - before < GIGABYTE  # a matrix of one head would be 69 GB
+
+
+@pytest.mark.parametrize("family", WITH_ATTENTION)
+def test_what_was_kept_stays_when_the_model_learns_on(family: str) -> None:
+    torch.manual_seed(0)
+    model = TEXT_DECODERS[family]().eval()
+    ids = torch.randint(1, 23, (2, 9), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad(), record(model) as trace:
+        model(ids)
+    before = [trace[name].weights() for name in trace.places()]
+    with torch.no_grad():
+        for tensor in (*model.parameters(), *model.buffers()):
+            tensor.copy_(tensor.flip(0).contiguous())
+    for name, wanted in zip(trace.places(), before, strict=True):
+        assert torch.equal(trace[name].weights(), wanted)
+
+
+def test_nothing_n_by_n_is_kept_when_nobody_looks_any_more() -> None:
+    readings = []
+    model = T5(
+        T5Config(
+            vocab_size=23,
+            d_model=16,
+            n_heads=2,
+            d_head=8,
+            d_ff=32,
+            n_encoder_layers=1,
+            n_decoder_layers=1,
+        )
+    ).eval()
+    with torch.inference_mode(), record(model) as trace:
+        model(torch.ones(1, 40, dtype=torch.long), torch.ones(1, 3, dtype=torch.long))
+        readings.append(len(trace._recorder._readings._known))
+    readings.append(len(trace._recorder._readings._known))
+    assert readings[0] > 0 and readings[1] == 0

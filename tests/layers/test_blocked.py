@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from everyhead.layers import blocked, masks
@@ -122,6 +123,33 @@ def test_a_long_attention_takes_the_blocks_by_itself(name: str) -> None:
     rows = torch.tensor([0, 1, 255, 256, 700, 1099])
     wanted = mix(weights(parts, mask, rows=rows), parts, mask)
     torch.testing.assert_close(attend(parts, mask)[:, :, rows], wanted, **NEAR)
+
+
+@pytest.mark.parametrize("mask", [masks.window(5, 3), masks.window(6, 3, step=3)])
+def test_functional_gradients_and_directions(mask: Mask, monkeypatch) -> None:
+    monkeypatch.setattr(blocked, "ROWS", 8)
+    q, k, v, scale = parts_of(1, 30, 30, heads=2, kv=1)[:4]
+    k.requires_grad_()
+
+    def short(q: Tensor) -> Tensor:
+        return blocked.attend_blocks(q, k, v, mask, scale=scale).square().sum()
+
+    def whole(q: Tensor) -> Tensor:
+        parts = Parts(q, k, v, scale)
+        return mix(weights(parts, mask), parts, mask).square().sum()
+
+    torch.testing.assert_close(torch.func.grad(short)(q), torch.func.grad(whole)(q), **NEAR)
+    with sdpa_kernel(SDPBackend.MATH):  # the fused one has no forward-mode rule
+        found, wanted = (torch.func.jvp(f, (q,), (q.flip(2),))[1] for f in (short, whole))
+    torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_fewer_queries_than_residue_classes(n: int) -> None:
+    parts, mask = parts_of(1, n, n), masks.window(6, 3, step=3)
+    q = parts.q.requires_grad_()
+    found = blocked.attend_blocks(q, parts.k, parts.v, mask, scale=parts.scale)
+    torch.testing.assert_close(found, mix(weights(parts, mask), parts, mask), **NEAR)
 
 
 class Written(TorchDispatchMode):

@@ -17,6 +17,7 @@ from everyhead.inspection.given import Bias
 from everyhead.inspection.relation import Relation, Step, relation_of
 from everyhead.inspection.steps import (
     Call,
+    Extras,
     Method,
     Piece,
     StepsBias,
@@ -24,7 +25,6 @@ from everyhead.inspection.steps import (
     copied,
     joined_mask,
     last_of,
-    without_graph,
 )
 from everyhead.layers import attention
 from everyhead.layers.attention import Parts
@@ -56,7 +56,7 @@ class Place:
         self.turn = 0  # when it was called last
         self.calls: list[Call] = []
         self.chosen: list[Tensor] | None = None  # for each call the rows (B,) that were followed
-        self._cropped = False
+        self._extras, self._cropped = Extras(), False
         self._form: Parts | None = None
         self._keys: Tensor | None = None  # of the last call, all of them
         self._view: View | None = None
@@ -210,7 +210,7 @@ class Place:
             return
         n_new, n_keys = parts.q.shape[2], parts.k.shape[2]
         q, first = copied(parts.q), 0
-        self._form = without_graph(parts._replace(q=q, k=q, v=q, bias=None))
+        self._form = self._extras.of(parts._replace(q=q, k=q, v=q, bias=None))
         if self.kind == "cross":
             k, v = self._memory(parts)
         elif not self.calls:

@@ -67,6 +67,10 @@ class Recorder:
         """The model begins a forward pass."""
         self._turn = dict.fromkeys(self.places, 0)
 
+    def end(self) -> None:
+        """Nobody looks any more: what was only kept to know a mask or a bias again goes."""
+        self._readings.clear()
+
     def _next(self, module: nn.Module) -> Place:
         """A module's place; one that is several layers takes its places in turn."""
         places = self.places[module]

@@ -4,6 +4,7 @@ Call c adds T_c rows below those before it. Its rows see the S_c keys that end w
 outside are 0. Each call keeps its own mask and bias, so a row is what it was when it was computed.
 """
 
+import weakref
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -195,14 +196,30 @@ def _grows(calls: Sequence[Call]) -> bool:
     return True
 
 
-def without_graph(form: Parts) -> Parts:
-    """Parts of which every tensor is detached."""
-    if not any(isinstance(x, Tensor) and x.requires_grad for x in form):
-        return form
-    detached: dict[str, Any] = {
-        name: x.detach() for name, x in form._asdict().items() if isinstance(x, Tensor)
-    }
-    return form._replace(**detached)
+class Extras:
+    """What a variant's parts hold besides q, k and v, copied: a step of training writes into it.
+
+    What was not written into since is not copied again.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[weakref.ref[Tensor], int, Tensor]] = {}
+
+    def of(self, form: Parts) -> Parts:
+        found: dict[str, Any] = {
+            name: self._copy(name, x)
+            for name, x in zip(form._fields[3:], form[3:], strict=True)
+            if isinstance(x, Tensor)
+        }
+        return form._replace(**found) if found else form
+
+    def _copy(self, name: str, x: Tensor) -> Tensor:
+        if x.is_inference():  # does not count what is written into it
+            return copied(x)
+        known = self._known.get(name)
+        if known is None or known[0]() is not x or known[1] != x._version:
+            known = self._known[name] = (weakref.ref(x), x._version, copied(x))
+        return known[2]
 
 
 def copied(x: Tensor) -> Tensor:

@@ -149,7 +149,8 @@ class Trace:
         here = partial(only_here, self._recorder)
         begun = self.model.register_forward_pre_hook(here(self._recorder.begin)).remove
         parts = (self._streams, self._tokens, self._lens)
-        return [begun, *(end for part in parts for end in part.hooks(here))]
+        ends = [end for part in parts for end in part.hooks(here)]
+        return [begun, self._recorder.end, *ends]
 
     @property
     def asks_interface(self) -> bool:

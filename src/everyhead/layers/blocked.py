@@ -113,8 +113,9 @@ def _taken(
 ) -> Iterator[tuple[Reach, tuple[Tensor, Tensor, Tensor]]]:
     """Each block with its rows of q, k and v: cut in two steps, so that no gradient is long.
 
-    Some blocks whose keys overlap share a piece, of which each takes its part: the gradients that
-    wait to be put back are then about twice as long as k, whatever the window.
+    Some blocks whose keys overlap share a piece, of which each takes its part: of a window, the
+    gradients that wait to be put back are then about twice as long as k. Where global tokens join,
+    each block has copies of its keys, and gradients as long.
     """
     groups = _groups(list(reaches(mask, q.shape[2], k.shape[2], q.device)))
     blocks = [slice(r.start, r.stop, r.step) for _, group in groups for r in group]
@@ -157,7 +158,9 @@ def _in_order(x: Tensor, step: int) -> Tensor:
     """Rows 0, step, 2 step, …, 1, step + 1, … of x (B, H, T, Dv) as 0, 1, 2, …"""
     if step == 1:
         return x
-    stood = torch.cat([torch.arange(first, x.shape[2], step) for first in range(step)])
+    stood = torch.cat(
+        [torch.arange(first, x.shape[2], step) for first in range(min(step, x.shape[2]))]
+    )
     return x.index_select(2, stood.argsort().to(x.device))
 
 

@@ -7,6 +7,7 @@ a hundred tensors of its length to add. Here each piece is added where it stood,
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,19 +29,23 @@ def piece(x: Tensor, index: Index) -> Tensor:
 
 class _Pieces(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x: Tensor, *wanted: Index):  # type: ignore[no-untyped-def]
-        ctx.wanted, ctx.shape = wanted, x.shape
+    def forward(x: Tensor, *wanted: Index) -> tuple[Tensor, ...]:
         return tuple(piece(x, index) for index in wanted)
 
     @staticmethod
-    def backward(ctx, *grads: Tensor | None):  # type: ignore[no-untyped-def]
-        known = [grad for grad in grads if grad is not None]
-        whole = known[0].new_zeros(ctx.shape)
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.shape, ctx.wanted = inputs[0].shape, inputs[1:]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        whole = grads[0].new_zeros(ctx.shape)
         for index, grad in zip(ctx.wanted, grads, strict=True):
-            if grad is None:
-                continue
             if isinstance(index, Tensor):
                 whole.index_add_(2, index, grad)
             else:
                 whole[:, :, index] += grad
         return whole, *[None] * len(ctx.wanted)
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *none: None) -> tuple[Tensor, ...]:
+        return tuple(piece(tangent, index) for index in ctx.wanted)
