@@ -222,7 +222,7 @@ SYSTEMS: dict[str, System] = {
     "performer-pytorch features 256": System("features", performer(False), trains=65_536),
     "everyhead features 256 (causal)": System("causal features", features(True), ours=True),
     "performer-pytorch features 256 (causal)": System(
-        "causal features", performer(True), longest=32_768, trains=16_384
+        "causal features", performer(True), longest=16_384, trains=8192
     ),
     "everyhead LSH (causal)": System("LSH", lsh, ours=True),
     "transformers Reformer LSH (causal)": System("LSH", reformer, trains=32_768),
