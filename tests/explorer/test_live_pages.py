@@ -1,9 +1,10 @@
-"""The live page of an encoder, of our translator and of a picture, in Chromium."""
+"""Pages of real models, of every kind there is, in Chromium: live ones and saved ones."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from everyhead.data.pair_tokenizer import PairTokenizer
@@ -22,8 +23,9 @@ TEXT = "the bank of the river"
 
 
 def session_of(kind: str, folder: Path) -> Session:
-    if kind == "bert":
-        return reader(open_foreign(models.saved(models.bert(), folder)))
+    if kind in ("bert", "gpt2", "t5"):
+        model = {"bert": models.bert, "gpt2": models.gpt2, "t5": models.t5}[kind]()
+        return reader(open_foreign(models.saved(model, folder, ended=kind == "t5")))
     if kind == "vit":
         foreign = open_foreign(models.saved(models.vit(), folder))
         return PictureReader(foreign, models.picture(folder / "picture.png"))
@@ -75,3 +77,27 @@ def test_tokens_are_hidden_and_heads_switched_off(served: tuple[str, str], onlin
         assert page.locator("canvas.overpicture").count() == 1
     found = Axe().run(page).response["violations"]
     assert [(each["id"], each["nodes"][0]["html"]) for each in found] == []
+
+
+@pytest.mark.parametrize("kind", ["bert", "translator", "gpt2", "t5", "vit"])
+def test_a_saved_page_shows_the_models_own_weights_in_every_view(
+    kind: str, tmp_path: Path, tab: Tab, saved: Callable[..., str]
+) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    session = session_of(kind, tmp_path / "model")
+    one, other = session.scene(Asked(TEXT)), session.scene(Asked("the cat sat"))
+    url = saved(one) if kind == "vit" else saved(one, other)
+    tab.show(url, view="head", group=len(one.groups) - 1, layer=1, head=1)
+    wanted = one.groups[-1].layers[1].head(1)
+    (shown,) = tab.numbers()
+    seen = ~np.isnan(shown)
+    row = np.where(np.isnan(wanted), 0, wanted).max(1, keepdims=True)
+    assert (np.abs(shown - wanted) <= row / 255 + 1e-6)[seen].all() and seen.any()
+    tab.page.locator(".tokens.queries button").first.hover()
+    numbers = [float(x) for x in tab.page.locator(".tokens.keys .value").all_inner_texts()]
+    np.testing.assert_allclose(numbers, shown[0][seen[0]], atol=1e-3)
+    for view in ("overview", "compare", "walk"):
+        tab.show(url, view=view)
+        found = Axe().run(tab.page).response["violations"]
+        assert [(each["id"], each["nodes"][0]["html"]) for each in found] == []

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from everyhead.layers import attention as attention_module
 
@@ -85,3 +86,16 @@ def relative_error(a: Tensor, b: Tensor) -> float:
     """‖a − b‖ / ‖b‖ in float64; 0 if both are zero."""
     a, b = a.detach().double(), b.detach().double()
     return float((a - b).norm() / b.norm().clamp_min(1e-300))
+
+
+class Written(TorchDispatchMode):
+    """How many numbers the operations write; in place, as many as they are given."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        in_place = func._schema.is_mutable
+        some = args[1:] if in_place else out if isinstance(out, tuple | list) else [out]
+        self.count += sum(x.numel() for x in some if torch.is_tensor(x))
+        return out

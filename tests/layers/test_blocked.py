@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from everyhead.layers import blocked, masks
 from everyhead.layers.attention import Parts, attend, mix, weights
 from everyhead.layers.masks import Mask
+from tests.layers.oracles import Written
 
 NEAR = {"rtol": 0, "atol": 1e-12}
 
@@ -150,19 +150,6 @@ def test_fewer_queries_than_residue_classes(n: int) -> None:
     q = parts.q.requires_grad_()
     found = blocked.attend_blocks(q, parts.k, parts.v, mask, scale=parts.scale)
     torch.testing.assert_close(found, mix(weights(parts, mask), parts, mask), **NEAR)
-
-
-class Written(TorchDispatchMode):
-    """How many numbers the operations write; in place, as many as they are given."""
-
-    count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        in_place = func._schema.is_mutable
-        some = args[1:] if in_place else out if isinstance(out, tuple | list) else [out]
-        self.count += sum(x.numel() for x in some if torch.is_tensor(x))
-        return out
 
 
 @pytest.mark.parametrize("name", ["window", "dilated", "window or global"])

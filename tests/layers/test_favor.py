@@ -17,6 +17,7 @@ from everyhead.layers.masks import Mask
 from everyhead.layers.multi_head import MultiHeadAttention
 from everyhead.layers.random_features import features, orthogonal
 from everyhead.models.llama import Llama, LlamaConfig
+from tests.layers.oracles import Written
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 1e-2}
 LENGTHS = (1, 2, 3, 127, 128, 129, 300)
@@ -255,6 +256,19 @@ def test_defect_half_precision_is_summed_in_float32(dtype: torch.dtype) -> None:
     assert float((found.float() - exact).norm() / exact.norm()) < 1e-2
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert float((layer(x, masks.causal()).float() - exact).norm() / exact.norm()) < 2e-2
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_gradient_costs_twice_as_much_at_twice_the_length(causal: bool) -> None:
+    def cost(n: int) -> int:
+        q, k, v = (torch.randn(1, 1, n, 2).requires_grad_() for _ in range(3))
+        parts = FeatureParts(q, k, v, 1.0, projection=torch.randn(3, 2))
+        out = attend(parts, masks.causal() if causal else None)
+        with Written() as written:
+            out.sum().backward()
+        return written.count
+
+    assert cost(16_384) < 2.1 * cost(8192)
 
 
 # ------------------------------------------------------------------ the module

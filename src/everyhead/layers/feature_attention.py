@@ -8,6 +8,7 @@ their sums, which `weights` makes where somebody looks. Hidden keys leave after 
 hidden key of zeros would still count, as φ(0) > 0. All is computed in at least float32.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple, cast
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 from everyhead.layers import attention
 from everyhead.layers.attention import Parts, filled, grouped
 from everyhead.layers.masks import Mask, keys
-from everyhead.layers.prefix_sums import Keyed, Sums, added, read_causal, read_sums
+from everyhead.layers.prefix_sums import BLOCK, Keyed, Sums, added, read_causal, read_sums
 from everyhead.layers.random_features import LOW, Features, features
 from everyhead.layers.rules import Causal, Documents, Keys
 
@@ -63,8 +64,8 @@ def attend(parts: FeatureParts, mask: Mask | None) -> Tensor:
         return out.to(parts.v.dtype)
     rule = next((rule for rule in rules if isinstance(rule, Documents)), None)
     out = read_causal(
-        lambda rows: wide.features(wide.q[:, :, rows]).values,
-        lambda rows: keyed(wide, kept, slice(first + rows.start, first + rows.stop)),
+        (wide.features(q).values for q in wide.q.split(BLOCK, 2)),
+        keyed(wide, kept, slice(first, None), BLOCK),
         wide.q.shape[2],
         before=total,
         documents=None if rule is None else rule.queries,
@@ -121,18 +122,26 @@ def mix(weights: Tensor, parts: FeatureParts, mask: Mask | None = None) -> Tenso
 def summed(parts: FeatureParts, kept: Tensor | None, columns: slice) -> Sums:
     """The sums of some keys, with those before them; parts at least float32, heads grouped."""
     total = parts.before or Sums.empty(parts.v, parts.projection.shape[0])
-    for start in range(*columns.indices(parts.v.shape[2])[:2], CHUNK):
-        total = added(total, keyed(parts, kept, slice(start, min(start + CHUNK, columns.stop))))
+    for some in keyed(parts, kept, columns, CHUNK):
+        total = added(total, some)
     return total
 
 
-def keyed(parts: FeatureParts, kept: Tensor | None, columns: slice) -> Keyed:
-    """Features, peaks and values of some keys; `kept` (B, S): hidden ones leave after the map."""
-    of, v = parts.features(parts.k[:, :, columns]), parts.v[:, :, columns]
-    if kept is None:
-        return Keyed(of.values, of.peak, v, None)
-    real = kept[:, None, columns]  # (B, 1, s)
-    return Keyed(of.values, of.peak.masked_fill(~real, LOW), v, real)
+def keyed(parts: FeatureParts, kept: Tensor | None, columns: slice, size: int) -> Iterator[Keyed]:
+    """Features, peaks and values of some keys, `size` at a time; `kept` (B, S): hidden ones leave.
+
+    They are cut once: the gradient of a slice is as long as what it was cut from.
+    """
+    k, v = parts.k[:, :, columns], parts.v[:, :, columns]
+    if k.shape[2] == 0:
+        return
+    real = None if kept is None else kept[:, None, columns]  # (B, 1, s)
+    n = -(-k.shape[2] // size)
+    reals = [None] * n if real is None else real.split(size, 2)
+    for k_some, v_some, own in zip(k.split(size, 2), v.split(size, 2), reals, strict=True):
+        of = parts.features(k_some)
+        peak = of.peak if own is None else of.peak.masked_fill(~own, LOW)
+        yield Keyed(of.values, peak, v_some, own)
 
 
 def widened(parts: FeatureParts) -> FeatureParts:

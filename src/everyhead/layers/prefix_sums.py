@@ -9,7 +9,7 @@ sums before it come from blocks that are full, wherever the text ends, so nothin
 changes a bit of what is earlier.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -75,8 +75,8 @@ def divided(both: Tensor) -> Tensor:
 
 
 def read_causal(
-    queries: Callable[[slice], Tensor],
-    keys: Callable[[slice], Keyed],
+    queries: Iterable[Tensor],
+    keys: Iterable[Keyed],
     n: int,
     *,
     before: Sums,
@@ -84,14 +84,12 @@ def read_causal(
 ) -> Tensor:
     """What n queries take from the keys up to their own, and from the sums before: (B, H, n, D).
 
-    queries and keys give the features of some rows; documents int64 (B, n): a query sees its own.
+    queries and keys: features, BLOCK rows at a time; documents int64 (B, n): a query sees its own.
     """
     total, blocks = before, []
     last = None if documents is None else documents[:, :1]  # whose keys the sums are
-    for start in range(0, n, BLOCK):
-        rows = slice(start, min(start + BLOCK, n))
-        phi, new = queries(rows), keys(rows)
-        whose = None if documents is None else documents[:, rows]  # (B, t)
+    for start, phi, new in zip(range(0, n, BLOCK), queries, keys, strict=False):
+        whose = None if documents is None else documents[:, start : start + BLOCK]  # (B, t)
         blocks.append(divided(_read(phi, new, total, whose, last)))
         if whose is None or last is None:
             total = added(total, new)
