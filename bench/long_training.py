@@ -86,10 +86,9 @@ def loss_of(model: Any, rows: Tensor) -> Tensor:
     return torch.as_tensor(total) / wanted.numel()
 
 
-def wanted(name: str, n: int, args: argparse.Namespace) -> Row:
-    """What a row is of: the same again is not run again."""
-    settings = {key: getattr(args, key) for key in ("tokens", "step", "peak", "seed")}
-    return {"kind": name, "context": n} | settings
+def settings_of(args: argparse.Namespace) -> Row:
+    """What rows of one table have in common."""
+    return {key: getattr(args, key) for key in ("tokens", "step", "peak", "seed")}
 
 
 def learnt(name: str, n: int, ids: Tensor, held_out: Tensor, args: argparse.Namespace) -> Row:
@@ -117,12 +116,14 @@ def learnt(name: str, n: int, ids: Tensor, held_out: Tensor, args: argparse.Name
     model.eval()
     with torch.no_grad():
         rows = held_out.unfold(0, wide + 1, wide)
-        losses = [
-            float(loss_of(model, some)) * some.shape[0] for some in rows.split(max(1, 4096 // wide))
-        ]
+        parts = rows.split(max(1, 4096 // wide))
+        losses = [float(loss_of(model, some)) * some.shape[0] for some in parts]
     perplexity = math.exp(sum(losses) / rows.shape[0])
     count = sum(p.numel() for p in model.parameters())
-    return wanted(name, n, args) | {
+    return {
+        "kind": name,
+        "context": n,
+        **settings_of(args),
         "perplexity": round(perplexity, 2),
         "cpu_seconds": round(seconds, 1),
         "parameters": count,
@@ -162,14 +163,14 @@ def main() -> None:
     rows: list[Row] = json.loads(args.out.read_text(encoding="utf-8")) if known else []
     for n in args.contexts:
         for name in args.kinds:
-            if any(wanted(name, n, args).items() <= row.items() for row in rows):
-                continue
+            asked = {"kind": name, "context": n, **settings_of(args)}
+            if any(asked.items() <= row.items() for row in rows):
+                continue  # run before
             rows.append(learnt(name, n, ids, held_out, args))
             print(rows[-1], file=sys.stderr, flush=True)
             if args.out is not None:
                 args.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    asked = wanted("", 0, args).items() - {("kind", ""), ("context", 0)}
-    rows = [row for row in rows if asked <= row.items()]
+    rows = [row for row in rows if settings_of(args).items() <= row.items()]
     told = f"{args.tokens:,} tokens each, {args.step:,} a step, {args.threads} threads"
     print(f"{told}\n\n{table(rows, args.contexts)}")
 

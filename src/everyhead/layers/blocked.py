@@ -117,9 +117,9 @@ def _taken(
     gradients that wait to be put back are then about twice as long as k. Where global tokens join,
     each block has copies of its keys, and gradients as long.
     """
-    groups = _groups(list(reaches(mask, q.shape[2], k.shape[2], q.device)))
-    blocks = [slice(r.start, r.stop, r.step) for _, group in groups for r in group]
-    queries = pieces(q, blocks)
+    found = list(reaches(mask, q.shape[2], k.shape[2], q.device))
+    groups = _groups(found)
+    queries = pieces(q, [slice(reach.start, reach.stop, reach.step) for reach in found])
     spans = [span for span, _ in groups]
     for (span, group), keys, values in zip(groups, pieces(k, spans), pieces(v, spans), strict=True):
         for reach in group:

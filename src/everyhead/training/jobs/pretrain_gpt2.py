@@ -102,9 +102,8 @@ class PreparedLanguage(Prepared):
         )
 
     def _rows(self, documents: list[Document], model: Any) -> TokenRows:
-        apart = self.apart and getattr(
-            model, "keeps_apart", True
-        )  # can its attention keep documents apart?
+        # Can its attention keep documents apart, and shall it?
+        apart = self.apart and getattr(model, "keeps_apart", True)
         whole = apart and "documents" in inspect.signature(model.hidden).parameters
         texts = [document.text for document in documents]
         return TokenRows(texts, self.tokenizer, length=self.length, whole=whole)
