@@ -36,13 +36,11 @@ class Spot(NamedTuple):
 
 def spots(model: nn.Module, modules: dict[str, nn.Module]) -> list[Spot]:
     """Every attention of the model that can be looked at, in its order; its modules by path."""
-    found: list[Spot] = []
-    foreign: dict[str, nn.Module] = {}
-    for path, module in modules.items():
-        if isinstance(module, MultiHeadAttention):
-            found.append(_own(module, path))
-        elif asks_interface(module):
-            foreign[path] = module
+    kinds = set(map(type, modules.values()))  # few: a module is told by its class
+    own = {kind for kind in kinds if issubclass(kind, MultiHeadAttention)}
+    asking = {kind for kind in kinds - own if asks_interface(kind)}
+    found = [_own(module, path) for path, module in modules.items() if type(module) in own]
+    foreign = {path: module for path, module in modules.items() if type(module) in asking}
     return found + _repeated(model, _named(foreign))
 
 
@@ -55,18 +53,18 @@ def _own(module: nn.Module, path: str) -> Spot:
 
 def _named(foreign: dict[str, nn.Module]) -> list[Spot]:
     """By the first number of the path; where stages lie in stages (Swin), counted one by one."""
-    first = [_spot(module, path, 0) for path, module in foreign.items()]
-    last = [_spot(module, path, -1) for path, module in foreign.items()]
-    found: list[Spot] = []
-    for spot, deep in zip(first, last, strict=True):
-        half = spot.layer.partition(".")[0]
-        inside = [(s, d) for s, d in zip(first, last, strict=True) if s.layer.startswith(half)]
-        if len({s.name for s, _ in inside}) == len(inside):
-            found.append(spot)
+    found = [_spot(module, path, 0) for path, module in foreign.items()]
+    halves: dict[str, list[int]] = {}
+    for i, spot in enumerate(found):
+        halves.setdefault(spot.layer.partition(".")[0], []).append(i)
+    for half, of in halves.items():
+        if len({found[i].name for i in of}) == len(of):
             continue
-        order = list(dict.fromkeys(d.layer_path for _, d in inside))
-        layer = f"{half}.{order.index(deep.layer_path)}"
-        found.append(deep._replace(name=f"{layer}.{spot.kind}_attn", layer=layer))
+        deep = {i: _spot(found[i].module, found[i].path, -1) for i in of}
+        order = list(dict.fromkeys(spot.layer_path for spot in deep.values()))
+        for i, spot in deep.items():
+            layer = f"{half}.{order.index(spot.layer_path)}"
+            found[i] = spot._replace(name=f"{layer}.{found[i].kind}_attn", layer=layer)
     taken: set[str] = set()
     for i, spot in enumerate(found):  # what is still not told apart has its path
         found[i] = spot._replace(name=spot.path) if spot.name in taken else spot
@@ -119,9 +117,8 @@ def _half(module: nn.Module, words: list[str]) -> str:
     return "decoder" if causal else "encoder"
 
 
-def asks_interface(module: nn.Module) -> bool:
-    """Does this module itself call transformers' attention interface?"""
-    kind: Any = type(module)
+def asks_interface(kind: type) -> bool:
+    """Do modules of this class call transformers' attention interface themselves?"""
     return INTERFACE in _names(kind)
 
 

@@ -155,7 +155,7 @@ class Trace:
     @property
     def asks_interface(self) -> bool:
         """Does any module ask transformers' table for its attention?"""
-        return any(names.asks_interface(module) for module in self._modules.values())
+        return not all(isinstance(spot.module, MultiHeadAttention) for spot in self._spots)
 
     @property
     def observer(self) -> probe.Observer:
