@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import pre_tokenizers
@@ -261,6 +262,81 @@ def test_what_is_saved_opens_here_and_there_the_same(name: str, tmp_path: Path) 
     assert theirs.model_max_length == 64
     check_equal(TextTokenizer.load(again), theirs, TEXTS + more)
     assert [TextTokenizer.load(again).encode(text) for text in TEXTS] == ours.encode_batch(TEXTS)
+
+
+def whole_folder(
+    folder: Path, kind: str, *, model_type: str | None, lowercase: bool = True, **config: object
+) -> None:
+    """A tokenizer.json beside a config that may speak against it."""
+    trained(kind, lowercase).save(folder)
+    path = folder / "tokenizer_config.json"
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    for key in ("tokenizer_class", "do_lower_case"):
+        kept.pop(key, None)
+    write_json(path, {**kept, **config})
+    if model_type is not None:
+        write_json(folder / "config.json", {"model_type": model_type})
+
+
+BESIDE = {
+    "named, cased": ("wordpiece", "bert", {"tokenizer_class": "BertTokenizer"}, False),
+    "by the model": ("wordpiece", "bert", {}, True),
+    "alone": ("wordpiece", None, {"tokenizer_class": "BertTokenizerFast"}, True),
+    "distilled": ("wordpiece", "distilbert", {"tokenizer_class": "DistilBertTokenizer"}, True),
+    "another class": ("wordpiece", "bert", {"tokenizer_class": "PreTrainedTokenizerFast"}, False),
+    "another's class": ("wordpiece", "gpt2", {"tokenizer_class": "BertTokenizer"}, False),
+}
+
+
+@pytest.mark.parametrize("said", [{}, *({"do_lower_case": x} for x in (True, False))], ids=str)
+@pytest.mark.parametrize("name", BESIDE)
+def test_capitals_are_as_berts_config_says_whatever_tokenizer_json_does(
+    name: str, said: dict[str, object], tmp_path: Path
+) -> None:
+    kind, model_type, config, lowercase = BESIDE[name]
+    more = {"strip_accents": False} if name == "named, cased" else {}
+    whole_folder(
+        tmp_path, kind, model_type=model_type, lowercase=lowercase, **config, **said, **more
+    )
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    check_equal(TextTokenizer.load(tmp_path), theirs, TEXTS + typed("[MASK]", "[SEP]"))
+
+
+@pytest.mark.parametrize("said", [None, True, False])
+@pytest.mark.parametrize("written", [True, False])
+@pytest.mark.parametrize("model_type", ["gpt2", "roberta", "longformer", "fast"])
+def test_a_space_in_front_is_as_gpt2s_config_says_whatever_tokenizer_json_does(
+    model_type: str, written: bool, said: bool | None, tmp_path: Path
+) -> None:
+    fast = model_type == "fast"
+    config = {} if said is None else {"add_prefix_space": said}
+    config |= {"tokenizer_class": "PreTrainedTokenizerFast"} if fast else {}
+    whole_folder(tmp_path, "byte-level", model_type="gpt2" if fast else model_type, **config)
+    path = tmp_path / "tokenizer.json"
+    file = json.loads(path.read_text(encoding="utf-8"))
+    file["pre_tokenizer"]["add_prefix_space"] = written
+    write_json(path, file)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ours = TextTokenizer.load(tmp_path)
+    for text in [*TEXTS, *typed("<|endoftext|>")]:
+        ids = theirs.encode(text, add_special_tokens=False)
+        assert ours.encode(text, special=False) == ids, text
+        assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
+
+
+def test_digits_stay_apart_where_tokenizer_json_cuts_in_several_steps(tmp_path: Path) -> None:
+    """SmolLM2's, whose class is named GPT2Tokenizer: transformers 5 drops its other steps."""
+    said = {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": True}
+    whole_folder(tmp_path, "byte-level", model_type="llama", **said)
+    path = tmp_path / "tokenizer.json"
+    file = json.loads(path.read_text(encoding="utf-8"))
+    digits = {"type": "Digits", "individual_digits": True}
+    file["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [digits, file["pre_tokenizer"]]}
+    write_json(path, file)
+    whole = tokenizers.Tokenizer.from_file(str(path))
+    ours = TextTokenizer.load(tmp_path)
+    for text in TEXTS:
+        assert ours.encode(text, special=False) == whole.encode(text, add_special_tokens=False).ids
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "roberta", "t5", "llama"])

@@ -52,6 +52,18 @@ def open_merges(vocabulary: Path, merges: Path, config: Mapping[str, Any]) -> tu
     return inner, "gpt2"
 
 
+def prepare_as_said(inner: Tokenizer, config: Mapping[str, Any]) -> None:
+    """As GPT2Tokenizer and RobertaTokenizer do by tokenizer_config.json: no space in front of a
+    text unless `add_prefix_space` asks for it, whatever tokenizer.json says.
+
+    What cuts in several steps (SmolLM2's digits) is left alone; their code would drop the others.
+    """
+    cut = inner.pre_tokenizer
+    if isinstance(cut, pre_tokenizers.ByteLevel):
+        spaced = bool(config.get("add_prefix_space", False))
+        inner.pre_tokenizer = pre_tokenizers.ByteLevel(spaced, use_regex=cut.use_regex)
+
+
 def _clip(pieces: dict[str, int], pairs: list[tuple[str, str]]) -> Tokenizer:
     start, end = "<|startoftext|>", "<|endoftext|>"
     model = models.BPE(pieces, pairs, unk_token=end, end_of_word_suffix=END_OF_WORD)

@@ -51,6 +51,11 @@ USUAL = {
     "cls": ("[CLS]",),
     "mask": ("[MASK]", "<mask>"),
 }
+# Whose code prepares a text by tokenizer_config.json, whatever tokenizer.json says.
+BY_CONFIG = {
+    **dict.fromkeys(("bert", "distilbert"), wordpiece.prepare_as_said),
+    **dict.fromkeys(("gpt2", "roberta", "longformer"), byte_level.prepare_as_said),
+}
 # These put special pieces around a text themselves, whatever add_bos_token says.
 OWN_FRAME = ("bert", "distilbert", "roberta", "clip", "t5")
 
@@ -66,6 +71,9 @@ def open_folder(folder: Path) -> tuple[Tokenizer, dict[str, Any]]:
     whole = (folder / TOKENIZER).is_file()
     if whole:
         inner = _read(folder / TOKENIZER)
+        prepare = BY_CONFIG.get(_class(folder, config))
+        if prepare is not None:
+            prepare(inner, config)
     else:
         inner, family = _older(folder, family, config)
         config = _with_defaults(DEFAULTS.get(family, {}), config)
@@ -97,11 +105,23 @@ def _config(folder: Path) -> dict[str, Any]:
 def _family(folder: Path, config: Mapping[str, Any]) -> str:
     """Whose tokenizer it is: by the class that is named, else by the model beside it."""
     name = str(config.get("tokenizer_class") or "")
-    family = name.removesuffix("Fast").removesuffix("Tokenizer").lower()
-    if family in DEFAULTS:
-        return family
-    values = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
-    return str(values.get("model_type") or "")
+    family = _without_suffix(name)
+    return family if family in DEFAULTS else str(_model(folder).get("model_type") or "")
+
+
+def _class(folder: Path, config: Mapping[str, Any]) -> str:
+    """Whose code opens the tokenizer: the class that is named, else the model's own."""
+    name = config.get("tokenizer_class") or _model(folder).get("tokenizer_class")
+    return _without_suffix(str(name)) if name else str(_model(folder).get("model_type") or "")
+
+
+def _without_suffix(name: str) -> str:
+    return name.removesuffix("Fast").removesuffix("Tokenizer").lower()
+
+
+def _model(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    return read_json(path) if path.is_file() else {}
 
 
 def _read(path: Path) -> Tokenizer:

@@ -34,13 +34,19 @@ def open_vocabulary(path: Path, config: Mapping[str, Any]) -> Tokenizer:
     if absent:
         raise UserError(f"{path} has no {' and no '.join(absent)}; is it a vocabulary of BERT's?")
     inner = Tokenizer(models.WordPiece(vocabulary, unk_token=unk, max_input_chars_per_word=100))
-    prepare(
-        inner,
-        lowercase=bool(config.get("do_lower_case", True)),
-        chinese=bool(config.get("tokenize_chinese_chars", True)),
-        strip_accents=config.get("strip_accents"),
-    )
+    prepare_as_said(inner, config)
     return framed(inner, cls, sep)
+
+
+def prepare_as_said(inner: Tokenizer, config: Mapping[str, Any]) -> None:
+    """As BertTokenizer does by tokenizer_config.json: lower case where it says nothing."""
+    if isinstance(inner.model, models.WordPiece):
+        prepare(
+            inner,
+            lowercase=bool(config.get("do_lower_case", True)),
+            chinese=bool(config.get("tokenize_chinese_chars", True)),
+            strip_accents=config.get("strip_accents"),
+        )
 
 
 def prepare(
