@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from everyhead.errors import UserError
+from everyhead.generation import tasks, translate
 from everyhead.generation.hypotheses import EMPTY
 from everyhead.generation.search import search
 from tests.generation.models import Script, lively, log_probs, sources
@@ -131,6 +132,8 @@ def test_a_model_whose_numbers_are_none_is_refused(beam: int) -> None:
     ("asked", "words"),
     [
         ({"beam": 0}, "at least 1 beam"),
+        ({"beam": 1001}, "beam is 1001; a search keeps at most 1000 beams"),
+        ({"beam": 100_000, "n_best": 100_000}, "at most 1000 beams"),
         ({"beam": 2, "n_best": 3}, "ask for 1 to 2"),
         ({"n_best": 0}, "ask for 1 to 1"),
         ({"max_len": 0}, "room for at least 1 token"),
@@ -140,3 +143,11 @@ def test_a_model_whose_numbers_are_none_is_refused(beam: int) -> None:
 def test_options_that_make_no_sense_are_refused(asked: dict[str, object], words: str) -> None:
     with pytest.raises(UserError, match=words):
         search(lively(13), *sources([2], 13), **asked)
+
+
+def test_a_thousand_beams_are_searched_and_more_are_refused_wherever_one_asks() -> None:
+    found = search(lively(13), *sources([2], 13), beam=1000, n_best=2, max_len=4)
+    assert len(found[0]) == 2
+    for options in (translate.Options(beam=1001), tasks.Options(beam=1001)):
+        with pytest.raises(UserError, match="at most 1000 beams"):
+            options.check()

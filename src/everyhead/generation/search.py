@@ -1,6 +1,8 @@
 """The door to greedy and beam search: checks what is asked for, and sees to the model's state.
 
-One beam is greedy search: the only beam ends where its best next token is `</s>`.
+One beam is greedy search: the only beam ends where its best next token is `</s>`. More than 1,000
+are refused: so many are the most that Koehn and Knowles tried (2017, arXiv:1706.03872), whose best
+were 4 to about 30, and every beam needs a cache and a row of logits of its own.
 """
 
 import math
@@ -15,6 +17,8 @@ from everyhead.errors import UserError
 from everyhead.generation.beam import Stop, beam_search
 from everyhead.generation.greedy import greedy
 from everyhead.generation.hypotheses import EMPTY, EncoderDecoder, Hypothesis
+
+MOST_BEAMS = 1000
 
 
 class Trainable(Protocol):
@@ -73,6 +77,11 @@ def check_options(
     """Raises UserError as `search` does."""
     if beam < 1:
         raise UserError(f"beam is {beam}; a search needs at least 1 beam.")
+    if beam > MOST_BEAMS:
+        raise UserError(
+            f"beam is {beam}; a search keeps at most {MOST_BEAMS} beams, since each needs memory "
+            "of its own and texts get worse, not better, long before that. Ask for 4 to 10."
+        )
     if not 1 <= n_best <= beam:
         raise UserError(
             f"n_best is {n_best} and beam is {beam}: ask for 1 to {beam} translations of a "
