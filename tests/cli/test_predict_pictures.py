@@ -1,10 +1,17 @@
 """predict, evaluate and look on runs of pictures, as typed."""
 
 import json
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
+from everyhead.data.image_batches import Images
+from everyhead.data.image_preparation import Preparation
+from everyhead.data.image_sets import ImageSet
+from everyhead.errors import UserError
 from everyhead.training.recipe import parse_recipe
 from everyhead.training.run import make_trainer, prepare, write_beginnings
 from tests.cli.conftest import everyhead, refused
@@ -48,6 +55,27 @@ def test_a_class_for_each_picture(runs, dark: Path) -> None:
 def test_a_list_of_pictures_on_standard_input_keeps_its_lines(runs, dark: Path) -> None:
     code, out, _ = everyhead("predict", runs["image"], stdin=f"{dark}\n\n{dark}\n".encode())
     assert code == 0 and out == "dark\n\ndark\n"
+
+
+def test_pictures_that_keep_their_shapes_go_one_by_one(runs, tmp_path: Path) -> None:
+    """shortest_edge without a crop: a wide and a tall one do not go into one batch."""
+    run = Path(shutil.copytree(runs["image"], tmp_path / "run"))
+    file = run / "preprocessor_config.json"
+    told = json.loads(file.read_text(encoding="utf-8"))
+    (side,) = set(told["size"].values())
+    told |= {"image_processor_type": "CLIPImageProcessor", "do_center_crop": False}
+    told |= {"size": {"shortest_edge": side}}
+    file.write_text(json.dumps(told), encoding="utf-8")
+    paths = [tmp_path / "wide.png", tmp_path / "tall.png"]
+    for path, size in zip(paths, ((4 * side, side), (side, 2 * side)), strict=True):
+        Image.new("L", size, 5).save(path)
+    code, out, err = everyhead("predict", run, *paths)
+    alone = [everyhead("predict", run, path).out for path in paths]
+    assert (code, err) == (0, "") and out == "".join(alone)
+    preparation = Preparation.load(run)
+    images = Images(ImageSet(paths, np.zeros(2, np.int64), ("a",)), preparation)
+    with pytest.raises(UserError, match="do not go into one batch"):
+        images.batches(2)
 
 
 def test_which_of_the_labels(runs, dark: Path) -> None:

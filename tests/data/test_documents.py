@@ -76,6 +76,9 @@ def test_too_little_text_is_a_sentence(tmp_path: Path):
 def test_files_lose_their_marks_and_windows_line_ends(tmp_path: Path):
     (tmp_path / "a.txt").write_bytes("\ufeffeins\r\nzwei\r\n\r\n".encode())
     assert read_documents([tmp_path / "a.txt"]) == [Document("a", "eins\nzwei\n")]
+    (tmp_path / "joined.txt").write_bytes("\ufeffone\n\ufefftwo\n".encode())
+    with pytest.warns(UserWarning, match="start of 1 lines"):
+        assert read_documents([tmp_path / "joined.txt"]) == [Document("joined", "one\ntwo\n")]
     (tmp_path / "b.txt").write_bytes(b"one\n\xff\n")
     with pytest.raises(UserError, match="line 2"):
         read_documents([tmp_path / "b.txt"])

@@ -58,6 +58,7 @@ def test_a_folder_that_is_cut_already(tmp_path: Path, given: tuple[str, ...]) ->
     train = set(splits.train.pictures)
     assert {p.parent.parent.name.lower() for p in train} <= {"train", "training"}
     assert not train & set(splits.validation.pictures) and not train & set(splits.test.pictures)
+    assert not set(splits.validation.pictures) & set(splits.test.pictures)
 
 
 def test_a_list_of_paths_and_classes(tmp_path: Path) -> None:

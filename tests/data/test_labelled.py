@@ -67,6 +67,8 @@ def test_an_unnamed_header_is_told(tmp_path):
 def test_numbers_are_labels_and_blank_texts_go(tmp_path):
     path = written(tmp_path, "a.jsonl", '{"text": "a", "label": 1}\n{"text": " ", "label": 0}\n')
     assert read_labelled(path) == Labelled(["a"], ["1"])
+    path = written(tmp_path, "b.jsonl", '{"text": null, "label": 1}\n{"text": "b", "label": 0.5}')
+    assert read_labelled(path) == Labelled(["b"], ["0.5"])
 
 
 @pytest.mark.parametrize(
@@ -80,6 +82,9 @@ def test_numbers_are_labels_and_blank_texts_go(tmp_path):
         ("a.csv", 'a,"b\n', "is no CSV"),
         ("a.jsonl", "{", "line 1 is no JSON"),
         ("a.jsonl", "[1]", "no JSON object"),
+        ("a.jsonl", "[" * 100_000, "line 1 is no JSON"),
+        ("a.jsonl", '{"text": "a", "label": null}', "line 1: the text has no label"),
+        ("a.jsonl", '{"text": ["a"], "label": "b"}', "line 1: text is list"),
         ("a.jsonl", '{"text": "a"}', "line 1 has text"),
         ("a.doc", "a\tb\n", "should end in .tsv"),
     ],

@@ -137,6 +137,10 @@ def test_a_list_of_ones_own_is_cut_by_picture(tmp_path: Path) -> None:
     found = questions.from_list(tmp_path / "mine.tsv", validation=0.2, test=0.3)
     paths = [set(part.pictures.values()) for part in found]
     assert sum(map(len, paths)) == 40 and not paths[0] & paths[2] and not paths[0] & paths[1]
+    odd = lines[0].replace("\t", "\t\u2028\x85 ", 1)  # no line ends there
+    (tmp_path / "odd.tsv").write_bytes("\r\n".join([odd, *lines[1:]]).encode("utf-8"))
+    again = questions.from_list(tmp_path / "odd.tsv", validation=0.2, test=0.3)
+    assert [part.pictures for part in again] == [part.pictures for part in found]
     (tmp_path / "bad.tsv").write_text("train/images/0.png\twhat?", encoding="utf-8")
     with pytest.raises(UserError, match="line 1: a picture, a tab, a question"):
         questions.from_list(tmp_path / "bad.tsv", validation=0.2, test=0.2)

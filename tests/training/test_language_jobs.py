@@ -161,6 +161,7 @@ def test_two_criteria_learn_to_fill_and_to_tell(tmp_path: Path):
         ("pretrain-gpt2", {"data": {"files": ["none.txt"]}}, "no file none.txt"),
         ("pretrain-gpt2", {"tokenizer": {"vocab_size": 20}}, "vocab_size is 20"),
         ("pretrain-bert", {"tokenizer": {"vocab_size": 20}}, "vocab_size is 20"),
+        ("pretrain-bert", {"model": {"max_len": 3}}, "model.max_len"),
         ("tune", {"model": {"start": "nowhere/folder"}}, "nowhere/folder"),
     ],
 )
@@ -170,6 +171,24 @@ def test_what_does_not_fit_is_a_sentence_before_anything_is_written(job, changes
         given[section] = given[section] | keys
     with pytest.raises(UserError, match=words):
         prepare(parse_recipe(given, "a test"), None, TOOLS)
+
+
+def test_an_input_may_have_several_targets_and_no_pair_counts_twice(tmp_path: Path):
+    given = values("tune-pairs", tmp_path)
+    file = Path(given["data"]["files"][0])
+    more = ["polish\tverb", "Polish\tnationality", "hello\tbonjour", "hello\tsalut"]
+    lines = file.read_text(encoding="utf-8").split("\n")
+    file.write_text("\n".join([*lines, *more, *more]), encoding="utf-8")
+    prepared = prepare(parse_recipe(given, "a test"), None, TOOLS)
+    rows = [set(zip(part.texts, part.labels, strict=True)) for part in prepared.splits]
+    every = set.union(*rows)
+    assert {tuple(line.split("\t")) for line in more} <= every
+    assert sum(map(len, rows)) == len(every) == len({*lines, *more})
+    assert prepared.report["pairs"]["duplicate"] == len(lines) + 8 - len(every)
+    assert any("left out" in line for line in prepared.introduction())
+    for part in rows:  # an input, whatever its capitals, is in one set
+        others = [text.casefold() for other in rows if other is not part for text, _ in other]
+        assert not {text.casefold() for text, _ in part} & set(others)
 
 
 def test_tuning_needs_a_decoder_and_rows_that_it_can_read(tmp_path: Path):

@@ -1,6 +1,5 @@
-"""Classifying, tagging and answering: they learn, resume bit for bit, freeze what they say."""
+"""Classifying, tagging and answering: they learn, and resume bit for bit."""
 
-import json
 import warnings
 from pathlib import Path
 
@@ -8,125 +7,22 @@ import pytest
 import torch
 
 from everyhead.data.conll import read_conll
-from everyhead.data.text_tokenizer import TextTokenizer
 from everyhead.errors import UserError
-from everyhead.models.bert import Bert, BertConfig
-from everyhead.models.gpt2 import GPT2, GPT2Config
-from everyhead.models.tasks import (
-    SequenceClassifier,
-    SequenceClassifierConfig,
-    SpanReader,
-    TokenClassifier,
-)
-from everyhead.training.job import Tools
-from everyhead.training.recipe import load_recipe, parse_recipe
+from everyhead.models.tasks import SequenceClassifier, SpanReader, TokenClassifier
+from everyhead.training.recipe import load_recipe
 from everyhead.training.run import make_trainer, prepare
-from everyhead.training.sections import FineTuneRecipe
-from everyhead.training.tuning import tuned
-from everyhead.weights.as_task import load_as
-from everyhead.weights.folder import load, save
-
-TOOLS = Tools(load, save, load_as)
-NAMES, PLACES = ("anna", "bob", "carl", "dora"), ("paris", "rome", "oslo", "bonn")
-VERBS = ("lives in", "went to", "likes", "left", "saw", "sold")
-LINES = [f"{name} {verb} {place}" for name in NAMES for verb in VERBS for place in PLACES]
+from everyhead.weights.folder import load
+from tests.training.reading import LINES, TOOLS, body, fitted, recipe_of, written
 
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory) -> Path:
-    """A small random BERT to go on from."""
-    folder = tmp_path_factory.mktemp("start") / "bert"
-    tokenizer = TextTokenizer.train([*LINES, "who where ? ."], kind="wordpiece", vocab_size=300)
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=tokenizer.vocab_size,
-        d_model=32,
-        n_heads=2,
-        n_layers=2,
-        d_ff=48,
-        max_len=40,
-        dropout=0.0,
-        attention_dropout=0.0,
-        pad_id=tokenizer.pad_id,
-    )
-    model = Bert(config)
-    with torch.no_grad():
-        for p in model.parameters():
-            if p.dim() > 1:
-                p.mul_(4)
-    save(model.eval(), tokenizer, folder)
-    return folder
-
-
-def questions(lines) -> dict:
-    """Who, and where; of every fifth nothing is known."""
-    paragraphs = []
-    for i, line in enumerate(lines):
-        name, place = line.split()[0], line.split()[-1]
-        qas = [
-            {
-                "id": f"{i}-{word}",
-                "question": f"{word} ?",
-                "answers": [{"text": x, "answer_start": line.index(x)}],
-            }
-            for word, x in (("who", name), ("where", place))
-        ]
-        if i % 5 == 0:
-            qas.append({"id": f"{i}-no", "question": ". .", "answers": [], "is_impossible": True})
-        paragraphs.append({"context": line, "qas": qas})
-    return {"data": [{"paragraphs": paragraphs}]}
+    return body(tmp_path_factory.mktemp("start") / "bert")
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("data")
-    made = {
-        "classify": "".join(f"{line}\t{line.split()[-1]}\n" for line in LINES),
-        "tag": "\n\n".join(
-            "\n".join(
-                f"{word}\t{'B-name' if word in NAMES else 'B-place' if word in PLACES else 'O'}"
-                for word in line.split()
-            )
-            for line in LINES
-        ),
-        "answer": json.dumps(questions(LINES)),
-    }
-    paths = {}
-    for (name, text), ending in zip(made.items(), ("tsv", "conll", "json"), strict=True):
-        paths[name] = folder / f"{name}.{ending}"
-        paths[name].write_text(text, encoding="utf-8")
-    return paths
-
-
-def recipe_of(job, start, files, **train):
-    values = {
-        "name": job,
-        "job": job,
-        "data": {"files": [str(files[job])], "validation_share": 0.2, "test_share": 0.2},
-        "model": {"start": str(start), "max_len": 40},
-        "train": {
-            "max_steps": 40,
-            "batch_sentences": 16,
-            "peak": 5e-3,
-            "warmup": 4,
-            "log_every": 10,
-            "evaluate_every": 20,
-            "save_every": 20,
-            "precision": "fp32",
-            **train,
-        },
-    }
-    return parse_recipe(values, "test")
-
-
-def fitted(recipe, run):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        prepared = prepare(recipe, None, TOOLS)
-        trainer = make_trainer(prepared, run)
-    prepared.write(run)
-    trainer.fit()
-    return prepared, trainer
+    return written(tmp_path_factory.mktemp("data"))
 
 
 JOBS = {
@@ -219,29 +115,3 @@ def test_nothing_to_learn_from_is_said(start, files):
     with warnings.catch_warnings(), pytest.raises(UserError, match="label_smoothing=0"):
         warnings.simplefilter("ignore")
         make_trainer(prepare(smooth, None, TOOLS), Path("nowhere")).fit()
-
-
-# ------------------------------------------------------------------------------------ what is tuned
-
-
-def test_freezing_and_rates_by_layer():
-    body = BertConfig(vocab_size=9, d_model=8, n_heads=2, n_layers=3, d_ff=8, max_len=4)
-    model = SequenceClassifier(
-        SequenceClassifierConfig(family="bert", body=body, labels=("a", "b"))
-    )
-    recipe = FineTuneRecipe(freeze_layers=1, layer_decay=0.5, head_rate=3.0)
-    factors = tuned(model, recipe, new=("classifier.",))
-    frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
-    assert frozen == {
-        name
-        for name, _ in model.named_parameters()
-        if name.startswith("body.encoder.blocks.0.") or "embed" in name
-    }
-    assert factors["body.encoder.blocks.2."] == 1 and factors["body.encoder.blocks.1."] == 0.5
-    assert factors["body.token_embed.weight"] == 0.125 and factors["classifier."] == 3
-    with pytest.raises(UserError, match="3 layers"):
-        tuned(model, FineTuneRecipe(freeze_layers=4))
-    decoder = GPT2(GPT2Config(vocab_size=9, d_model=8, n_heads=2, n_layers=2, max_len=4))
-    tuned(decoder, FineTuneRecipe(freeze_embeddings=True))
-    still = {name for name, p in decoder.named_parameters() if not p.requires_grad}
-    assert still and all("embed" in name for name in still)

@@ -152,7 +152,6 @@ def test_files_as_they_were_published(
         ({"add_cross_attention": True}, "add_cross_attention true"),
         ({"scale_attn_weights": False}, "scale_attn_weights false"),
         ({"activation_function": "mish"}, "activation_function 'mish'"),
-        ({"n_ctx": 30}, "n_positions 24, n_ctx 30"),
         ({"n_head": 5}, "does not divide into 5 heads"),
         ({"resid_pdrop": 1.5}, "dropout"),
     ],

@@ -96,11 +96,13 @@ def _compared(
 
 def _scores_of(opened: "Opened", split: str, apart: bool = True) -> dict[str, Any]:
     """The scores of any job but translation. apart: rows may hold several documents."""
+    from everyhead.cli.held_out import warn_if_others
     from everyhead.cli.train import tools
     from everyhead.training.run import prepare
 
     assert opened.recipe is not None
     prepared = prepare(opened.recipe, opened.folder, tools())
+    warn_if_others(opened.folder, prepared.report)
     prepared.apart = apart
     found = prepared.evaluate(opened.model, split)
     return {key: _finite(value) for key, value in found.items()}

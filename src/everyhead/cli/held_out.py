@@ -1,11 +1,15 @@
 """Which pairs a run is scored on, and whether they are still those it did not train on."""
 
+import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from everyhead.cli.opened import Opened
 from everyhead.data.splits import Splits, fingerprint
 from everyhead.errors import UserError
+from everyhead.files import read_json
 from everyhead.training.jobs.translate_recipe import TranslateRecipe
 
 SPLITS = ("test", "validation", "train")
@@ -40,10 +44,27 @@ def held_out(opened: Opened, split: str, pairs: Path | None = None) -> tuple[lis
     return chosen.source, chosen.target
 
 
+def warn_if_others(run: Path, report: Mapping[str, Any]) -> None:
+    """Say where a run's data fall into other sets now than when it began, whatever its job."""
+    from everyhead.training.job import DATA
+
+    began = read_json(run / DATA).get("splits") if (run / DATA).is_file() else None
+    now = report.get("splits")
+    if began and now and began != json.loads(json.dumps(now)):
+        print(
+            f"everyhead: the data have changed since {run} began ({_sizes(began)} then, "
+            f"{_sizes(now)} now): what is called held-out now may have been trained on.",
+            file=sys.stderr,
+        )
+
+
+def _sizes(splits: Mapping[str, Any]) -> str:
+    return ", ".join(f"{n:,} {name}" for name, n in splits.items() if isinstance(n, int))
+
+
 def _warn_if_changed(run: Path, splits: Splits) -> None:
-    from everyhead.files import read_json
+    from everyhead.training.job import DATA
     from everyhead.training.jobs.translate import FINGERPRINT
-    from everyhead.training.run import DATA
 
     trained_on = read_json(run / DATA).get(FINGERPRINT) if (run / DATA).is_file() else None
     if trained_on not in (None, fingerprint(splits)):

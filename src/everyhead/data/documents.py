@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from everyhead.data import packages
-from everyhead.data.text import decode, is_blank, read_bytes, read_lines
+from everyhead.data.text import is_blank, read_lines
 from everyhead.errors import UserError
 
 MANY = 20  # documents
@@ -80,7 +80,7 @@ def read_documents(files: Iterable[Path]) -> list[Document]:
     """
     found, names = [], []
     for path in files:
-        text = decode(*read_bytes(path)).replace("\r\n", "\n").lstrip("\ufeff").strip()
+        text = "\n".join(read_lines(path)).strip()
         names.append(str(path))
         if not is_blank(text):
             found.append(Document(path.stem, text + "\n"))

@@ -13,6 +13,7 @@ from torch import Tensor
 from everyhead.data.image_preparation import Preparation
 from everyhead.data.image_sets import ImageSet
 from everyhead.data.images import Bytes
+from everyhead.errors import UserError
 
 MOST_KEPT = 1 << 30  # bytes of pictures that stay in memory
 
@@ -73,6 +74,13 @@ class Images:
     ) -> Tensor:
         """(B, ch, H, W) of these rows."""
         pictures = [self.shaped(row) for row in rows]
+        if len(shapes := {picture.shape[:2] for picture in pictures}) > 1:
+            raise UserError(
+                "The pictures come out in several sizes ("
+                + ", ".join(f"{height} × {width}" for height, width in sorted(shapes)[:3])
+                + "), which do not go into one batch: say crop_size and do_center_crop in the "
+                "model's preprocessor_config.json, or a height and a width as its size."
+            )
         if moves != STILL:
             pictures = [
                 moves.moved(picture, np.random.default_rng([seed, epoch, row]))

@@ -49,6 +49,11 @@ class Preparation(BaseModel):
         """1: grey."""
         return 3 if self.mean is None else len(self.mean)
 
+    @property
+    def one_shape(self) -> bool:
+        """Do all pictures come out with the same sides?"""
+        return self.crop is not None or isinstance(self.size, tuple)
+
     def read(self, path: Path | str) -> Floats:
         """A file, prepared: (channels, height, width); raises UserError as `read_picture`."""
         return self(read_picture(path, self.channels))

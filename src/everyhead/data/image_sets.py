@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from everyhead.data.corpora import package_folder
 from everyhead.data.images import SUFFIXES, Bytes, read_picture
 from everyhead.data.splits import stable_fraction
+from everyhead.data.text import read_lines
 from everyhead.errors import UserError
 
 Labels = NDArray[np.int64]
@@ -120,12 +121,25 @@ def from_path(path: Path, *, validation: float, test: float) -> ImageSplits:
     held = {
         part: from_folder(given[part], names) for part in ("validation", "test") if part in given
     }
+    if not held:
+        return split(train, validation=validation, test=test)
     if len(held) == 2:
         return checked(ImageSplits(train, held["validation"], held["test"]))
     share = validation if "test" in held else test
     cut = split(train, validation=share / 2, test=share / 2)
     rest = _joined(cut.validation, cut.test)
     return checked(ImageSplits(cut.train, held.get("validation", rest), held.get("test", rest)))
+
+
+def renumbered(splits: ImageSplits, names: Sequence[str]) -> ImageSplits:
+    """The same pictures, their labels as places in `names`, which holds all of theirs."""
+    place = {name: i for i, name in enumerate(names)}
+
+    def one(part: ImageSet) -> ImageSet:
+        labels = np.array([place[name] for name in part.names], dtype=np.int64)[part.labels]
+        return part._replace(labels=labels, names=tuple(names))
+
+    return ImageSplits(*map(one, splits))
 
 
 def _joined(a: ImageSet, b: ImageSet) -> ImageSet:
@@ -159,11 +173,7 @@ def from_list(path: Path) -> ImageSet:
         UserError: a line is not like that, or its file is not there.
     """
     rows = []
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"Could not read {path} as UTF-8 text: {error}.") from error
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_lines(path), 1):
         if not line.strip():
             continue
         name, tab, label = line.partition("\t")

@@ -15,7 +15,7 @@ import warnings
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from everyhead.data.splits import stable_fraction
 from everyhead.data.text import is_blank, read_lines
@@ -79,7 +79,7 @@ def _json_rows(lines: Sequence[str], path: Path) -> list[tuple[int, str, str]]:
             continue
         try:
             value = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{path}, line {number} is no JSON: {error}.") from None
         if not isinstance(value, dict):
             raise UserError(f"{path}, line {number} is no JSON object of a text and a label.")
@@ -89,8 +89,21 @@ def _json_rows(lines: Sequence[str], path: Path) -> list[tuple[int, str, str]]:
                 f"{path}, line {number} has {', '.join(value) or 'nothing'}; it needs a text "
                 f"({', '.join(TEXTS)}) and a label ({', '.join(LABELS)})."
             )
-        rows.append((number, str(value[text]), str(value[label])))
+        one, other = (_cell(value[name], name, number, path) for name in (text, label))
+        rows.append((number, one, other))
     return rows
+
+
+def _cell(value: Any, name: str, number: int, path: Path) -> str:
+    """A JSON value as text; null is blank."""
+    if value is None:
+        return ""
+    if not isinstance(value, str | int | float):
+        raise UserError(
+            f"{path}, line {number}: {name} is {type(value).__name__}, and must be a text or a "
+            "number."
+        )
+    return str(value)
 
 
 def _cells(lines: Sequence[str], separator: str, path: Path) -> list[tuple[int, list[str]]]:

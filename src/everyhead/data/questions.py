@@ -20,6 +20,7 @@ from everyhead.data.easy_vqa import EasyVQA, Pictured, Question
 from everyhead.data.image_batches import STILL, Images, Moves
 from everyhead.data.image_sets import ImageSet
 from everyhead.data.splits import stable_fraction
+from everyhead.data.text import read_lines
 from everyhead.data.text_and_pictures import TextAndPictures
 from everyhead.data.text_tokenizer import TextTokenizer
 from everyhead.errors import UserError
@@ -172,14 +173,10 @@ def from_list(path: Path, *, validation: float, test: float) -> EasyVQA:
     Raises:
         UserError: a line is not like that, its picture is not there, or a set would be empty.
     """
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"Could not read {path} as UTF-8 text: {error}.") from error
     numbers: dict[str, int] = {}
     pictures: dict[int, Path] = {}
     questions: dict[int, list[Question]] = {}
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_lines(path), 1):
         if not line.strip():
             continue
         cells = [cell.strip() for cell in line.split("\t")]

@@ -41,7 +41,7 @@ def read_squad(path: Path) -> list[Question]:
         ]
     except UserError:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
             f"{path} is not SQuAD's JSON ({type(error).__name__}: {error}): data, paragraphs, "
             "context and qas are needed, as docs/jobs.md shows."
@@ -56,7 +56,9 @@ def read_squad(path: Path) -> list[Question]:
 
 
 def _question(values: dict[str, Any], context: str, path: Path) -> Question:
-    number, question = str(values["id"]), str(values["question"])
+    number, question = str(values["id"]), values["question"]
+    if not isinstance(question, str) or not isinstance(context, str):
+        raise UserError(f"{path}, question {number}: the question and its context must be text.")
     impossible = bool(values.get("is_impossible", False))
     given = [] if impossible else values.get("answers", [])
     answers = []

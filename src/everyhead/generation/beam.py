@@ -1,6 +1,7 @@
 """Beam search: at each step the K most probable beginnings of a translation go on.
 
     candidates   log p(y₁ … yₜ) of every beginning and every next token; the best 2 K in order
+                 (with e tokens that end a text, the best (1 + e) K)
     finished     those among the best K that end in `</s>`, or that reach the length limit
     open         the best K of the others: each of the K may end, so 2 K candidates are enough
     score        log p / lengthᵅ of finished ones (hypotheses.py)
@@ -123,11 +124,14 @@ def beam_search(
     cache = model.cache(memory, longest, beams=beam)
     pools = Pools(source.shape[0], stop.wanted(beam), length_penalty=stop.length_penalty)
     open_, last = _start(source, limit, longest, model.config.pad_id)
+    further: tuple[int, ...] = getattr(model.config, "more_eos_ids", ())
     for step in range(1, longest + 1):
         hidden = model.decode(last.view(-1, 1), memory, cache=cache)  # (n·w, 1, C)
         log_probs = model.head(hidden[:, -1]).float().log_softmax(-1)  # (n·w, V)
-        best = candidates(log_probs, open_.sums, 2 * beam)
+        best = candidates(log_probs, open_.sums, (2 + len(further)) * beam)
         ends = best.token == model.config.eos_id
+        for other in further:
+            ends |= best.token == other
         _finish(pools, open_, best, ends, beam, step)
         chosen = going_on(best, ends, beam)
         rows = chosen.parent + _first_rows(open_.sums)  # (n, K) what the cache calls them

@@ -27,6 +27,7 @@ class Numbers(NamedTuple):
 
     pad_id: int
     eos_id: int
+    more_eos_ids: tuple[int, ...]
     max_len: int
 
 
@@ -54,11 +55,12 @@ class Prompted:
         prompts: Sequence[Sequence[int]],
         *,
         limit: int,
-        end: int | None,
+        ends: frozenset[int],
         vocab_size: int | None = None,
     ) -> None:
         self.model, self.prompts, self.vocab_size = model, prompts, vocab_size
-        self.config = Numbers(0, NONE if end is None else end, limit)
+        first, *more = sorted(ends) or [NONE]
+        self.config = Numbers(0, first, tuple(more), limit)
         self.training = False
         self._last: Tensor | None = None  # ids that the first step begins with
 
@@ -96,7 +98,7 @@ def prompted_beam(
     *,
     beam: int,
     limit: int,
-    end: int | None = None,
+    ends: frozenset[int] = frozenset(),
     length_penalty: float = 1.0,
     n_best: int = 1,
     eager: bool = False,
@@ -105,9 +107,9 @@ def prompted_beam(
     """The n best texts of at most `limit` new tokens after each prompt, best first.
 
     Equal to Hugging Face's beams with `early_stopping="never"`; `eager` is their default guess
-    (beam.py). A hypothesis has the generated ids without `end`.
+    (beam.py). A hypothesis has the generated ids without what ended them.
     """
-    adapter: Any = Prompted(model, prompts, limit=limit, end=end, vocab_size=vocab_size)
+    adapter: Any = Prompted(model, prompts, limit=limit, ends=ends, vocab_size=vocab_size)
     ids, real = left_padded(prompts, device_of(model))
     stop = Stop(n_best, length_penalty, eager)
     with inference(model):

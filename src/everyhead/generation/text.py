@@ -145,7 +145,7 @@ def _searched(
     """By beam search; tasks of one limit go together."""
     alphabet = Alphabet(tokenizer)
     found: list[list[Written]] = [[] for _ in tasks]
-    end = min(options.ends | end_ids(model, tokenizer), default=None)
+    ends = options.ends | end_ids(model, tokenizer)
     for limit in {each.limit for each in tasks}:
         places = [i for i, each in enumerate(tasks) if each.limit == limit]
         best = prompted_beam(
@@ -153,7 +153,7 @@ def _searched(
             [tasks[i].prompt for i in places],
             beam=options.beam,
             limit=limit,
-            end=end,
+            ends=ends,
             length_penalty=options.length_penalty,
             n_best=options.samples,
             vocab_size=tokenizer.vocab_size,

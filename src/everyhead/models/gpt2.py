@@ -47,6 +47,7 @@ class GPT2Config(BaseModel):
     tie_output: bool = True
     bos_id: int | None = None
     eos_id: int | None = None
+    more_eos_ids: tuple[int, ...] = ()  # that end a text too
     pad_id: int | None = None  # what fills rows; the model itself knows no padding but the mask
 
     @model_validator(mode="after")

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, Protocol, Self
 import torch
 from torch import nn
 
+from everyhead.errors import UserError
+from everyhead.files import read_json
 from everyhead.training.metrics import perplexity
 from everyhead.training.objectives import TokenLoss
 from everyhead.training.stream import Stream
@@ -21,6 +23,7 @@ from everyhead.training.stream import Stream
 Scores = dict[str, Any]
 Loss = TokenLoss | Mapping[str, TokenLoss]
 LossOf = Callable[[Any, Any, float], Loss]  # (model, batch, label smoothing)
+DATA = "data.json"  # of a run: the report of its data when it began
 ONLY = "loss"  # the name of a criterion that is the only one
 LOWER_IS_BETTER = ("loss", "perplexity", "bits_per_byte")
 
@@ -139,6 +142,24 @@ class Prepared:
             UserError: there is no such split.
         """
         raise NotImplementedError
+
+
+def learnt_labels(begun: Path | None, today: Sequence[str]) -> tuple[str, ...]:
+    """The labels of the run in its order, whatever its data have become; of a new run today's.
+
+    Raises:
+        UserError: the data have a label that the run did not learn.
+    """
+    there = begun is not None and (begun / DATA).is_file()
+    known = read_json(begun / DATA).get("labels") if begun is not None and there else None
+    if not known:
+        return tuple(today)
+    if new := [label for label in today if label not in known]:
+        raise UserError(
+            f"The data have changed since {begun} began: it did not learn the label "
+            f"{', '.join(map(repr, new[:3]))}. Put the data back as they were, or train a new run."
+        )
+    return tuple(known)
 
 
 class JobKind(NamedTuple):

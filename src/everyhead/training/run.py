@@ -11,14 +11,14 @@ from everyhead.errors import UserError
 from everyhead.files import atomic_write_json, atomic_write_text
 from everyhead.training import metrics
 from everyhead.training.checkpoints import FOLDER, complete_checkpoints
-from everyhead.training.job import NO_TOOLS, Prepared, Scores, Tools
+from everyhead.training.job import DATA, NO_TOOLS, Prepared, Scores, Tools
 from everyhead.training.jobs import job_kind
 from everyhead.training.listener import Listener
 from everyhead.training.loop import Trainer
 from everyhead.training.recipe import load_recipe, recipe_text
 from everyhead.training.sections import Recipe
 
-RECIPE, DATA = "recipe.toml", "data.json"
+RECIPE = "recipe.toml"
 
 
 def prepare(recipe: Recipe, begun: Path | None = None, tools: Tools = NO_TOOLS) -> Prepared:

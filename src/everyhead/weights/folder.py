@@ -22,6 +22,7 @@ from everyhead.weights.companions import (
     open_companion,
     remove_others,
 )
+from everyhead.weights.ends import GENERATION_CONFIG
 from everyhead.weights.files import WEIGHTS_FILE
 from everyhead.weights.gguf import gguf_at, open_gguf
 from everyhead.weights.kind import Kind
@@ -31,7 +32,6 @@ from everyhead.weights.own import family_of, own_kind
 from everyhead.weights.state import aliases, collect
 from everyhead.weights.vocabulary import check_same, check_sizes
 
-GENERATION_CONFIG = "generation_config.json"
 IDS = {"bos_id": "bos_token_id", "eos_id": "eos_token_id", "pad_id": "pad_token_id"}
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from everyhead.models.gpt2 import GPT2, GPT2Config
+from everyhead.weights import ends
 from everyhead.weights.config_table import ACTIVATIONS, ConfigTable, Field, validated
 from everyhead.weights.kind import Kind
 from everyhead.weights.names import NameTable, Row
@@ -36,7 +37,6 @@ TABLE = ConfigTable(
         Field("scale_by_layer",    "scale_attn_by_inverse_layer_idx", False),
         Field("tie_output",        "tie_word_embeddings", True),
         Field("bos_id",            "bos_token_id", None),
-        Field("eos_id",            "eos_token_id", None),
         Field("pad_id",            "pad_token_id", None),
     ),
     fixed={"scale_attn_weights": True, "add_cross_attention": False},
@@ -84,7 +84,11 @@ def config(values: Mapping[str, Any], where: object) -> GPT2Config:
     Raises:
         UserError: a value is one that this GPT-2 cannot express; it is named.
     """
-    return validated(GPT2Config, TABLE.read(IDS | dict(values), where), where)
+    values = IDS | dict(values)
+    if "n_positions" in values:  # theirs; n_ctx is an older name, which their code does not read
+        values.pop("n_ctx", None)
+    fields = TABLE.read(values, where) | ends.fields(values[ends.EOS])
+    return validated(GPT2Config, fields, where)
 
 
 def values(model: GPT2) -> dict[str, Any]:
@@ -93,6 +97,7 @@ def values(model: GPT2) -> dict[str, Any]:
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
         **TABLE.write(model.config),
+        ends.EOS: ends.value(model.config),
         "reorder_and_upcast_attn": False,
         "use_cache": True,
         "dtype": "float32",
@@ -148,4 +153,5 @@ KIND = Kind(
         buffers=(r"transformer\.h\.\d+\.attn\.(bias|masked_bias)",),
     ),
     spare=("score.", "multiple_choice_head."),
+    generation=ends.generation,
 )

@@ -11,6 +11,7 @@ from typing import Any
 from everyhead.errors import UserError
 from everyhead.layers.rotary_scaling import NTK, lengthened
 from everyhead.models.llama import Llama, LlamaConfig, RotaryScaling
+from everyhead.weights import ends
 from everyhead.weights.config_table import ACTIVATIONS, ConfigTable, Field, validated
 from everyhead.weights.kind import Kind
 from everyhead.weights.names import NameTable, Row
@@ -86,11 +87,7 @@ def config(values: Mapping[str, Any], where: object) -> LlamaConfig:
     """
     values = IDS | dict(values)
     fields = TABLE.read(values, where)
-    ends = values.get("eos_token_id")
-    if isinstance(ends, list):
-        fields |= {"eos_id": ends[0] if ends else None, "more_eos_ids": tuple(ends[1:])}
-    else:
-        fields["eos_id"] = ends
+    fields |= ends.fields(values.get(ends.EOS))
     fields |= _rotary(values, where)
     return validated(LlamaConfig, fields, where)
 
@@ -151,7 +148,7 @@ def values(model: Llama) -> dict[str, Any]:
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         **written,
-        "eos_token_id": _ends(c),
+        ends.EOS: ends.value(c),
         "rope_theta": base,
         "rope_scaling": None if scaling is None else _told(scaling),
         "rope_parameters": {
@@ -167,15 +164,6 @@ def _told(scaling: RotaryScaling) -> dict[str, Any]:
     numbers = scaling.rule()._asdict()
     known = {theirs: numbers[ours] for ours, theirs in SCALING if numbers.get(ours) is not None}
     return {"rope_type": scaling.kind, **known}
-
-
-def _ends(c: LlamaConfig) -> int | list[int] | None:
-    return [c.eos_id, *c.more_eos_ids] if c.eos_id is not None and c.more_eos_ids else c.eos_id
-
-
-def _generation(model: Llama) -> dict[str, Any]:
-    ends = _ends(model.config)
-    return {} if ends is None else {"eos_token_id": ends}
 
 
 def why_not(c: LlamaConfig) -> str | None:
@@ -207,5 +195,5 @@ KIND = Kind(
     ),
     spare=("score.", "qa_outputs."),
     why_not=why_not,
-    generation=_generation,
+    generation=ends.generation,
 )

@@ -17,6 +17,7 @@ from everyhead.errors import UserError
 from everyhead.files import read_json
 from everyhead.models import MODELS
 from everyhead.weights.config_table import validated
+from everyhead.weights.ends import as_generated
 from everyhead.weights.files import read_tensors
 from everyhead.weights.kind import Kind, Tidied
 from everyhead.weights.kinds import KINDS
@@ -87,7 +88,7 @@ def opened(
     """The model of this folder, float32, on the CPU, in eval mode; see folder.load_model."""
     where = folder / MODEL_CONFIG
     kind = kind_for(values, where)
-    config = _config(kind, values, where)
+    config = as_generated(_config(kind, values, where), folder)
     if changes:
         config = validated(type(config), config.model_dump() | dict(changes), f"{where}, changed,")
     model = _built(kind.family, config, where, drawn=False)

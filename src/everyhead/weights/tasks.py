@@ -193,6 +193,8 @@ def as_task(
         raise UserError(f"{where} is of kind {family}; a {task} stands over {known}.")
     numbered = {str(i): name for i, name in enumerate(names)}
     changed = {**values, "architectures": [CLASSES[task][family][0]]}
+    if names and task == "sequence-classifier":  # the start may have had several at once
+        changed["problem_type"] = "single_label_classification"
     return changed | ({"id2label": numbered} if names else {})
 
 

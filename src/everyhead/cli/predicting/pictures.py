@@ -15,7 +15,7 @@ def classes(opened: Opened, asked: Asked) -> Iterator[Answer]:
     from everyhead.generation.answer import class_probabilities
 
     model, preparation = _parts(opened)
-    for rows in _batches(asked.rows):
+    for rows in _batches(asked.rows, preparation):
         pixels = _pixels(preparation, [row[0] for row in rows])
         for shares in class_probabilities(model, pixels):
             yield _ranked(model.config.labels, shares.tolist(), asked.top)
@@ -26,7 +26,7 @@ def texts(opened: Opened, asked: Asked) -> Iterator[Answer]:
     from everyhead.generation.answer import text_probabilities
 
     model, companion = _parts(opened)
-    for rows in _batches(asked.rows):
+    for rows in _batches(asked.rows, companion.pictures):
         pixels = _pixels(companion.pictures, [row[0] for row in rows])
         for shares in text_probabilities(model, companion, pixels, asked.labels):
             yield _ranked(asked.labels, shares.tolist(), asked.top or len(asked.labels))
@@ -39,7 +39,7 @@ def answers(opened: Opened, asked: Asked) -> Iterator[Answer]:
     model, companion = _parts(opened)
     recipe: Any = opened.recipe
     blind = recipe is not None and recipe.data.text_only
-    for rows in _batches(asked.rows):
+    for rows in _batches(asked.rows, companion.pictures):
         pixels = None if blind else _pixels(companion.pictures, [row[0] for row in rows])
         for found in answer(model, companion, pixels, [row[1] for row in rows]):
             fields = {"answer": found.text, "probability": round(found.probability, 6)}
@@ -62,9 +62,13 @@ def _ranked(names: Sequence[str], shares: Sequence[float], top: int | None) -> A
     return Answer("\t".join(f"{name} {share:.1%}" for name, share in best), fields)
 
 
-def _batches(rows: Sequence[tuple[str, ...]]) -> Iterator[Sequence[tuple[str, ...]]]:
-    for i in range(0, len(rows), BATCH):
-        yield rows[i : i + BATCH]
+def _batches(
+    rows: Sequence[tuple[str, ...]], preparation: Any
+) -> Iterator[Sequence[tuple[str, ...]]]:
+    """Pictures that come out in sides of their own go one by one."""
+    size = BATCH if getattr(preparation, "one_shape", True) else 1
+    for i in range(0, len(rows), size):
+        yield rows[i : i + size]
 
 
 def _pixels(preparation: Any, paths: Sequence[str]) -> Any:

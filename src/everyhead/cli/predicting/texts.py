@@ -36,8 +36,11 @@ def _entities(opened: Opened, asked: Asked) -> Iterable[Answer]:
 
 
 def _answers(opened: Opened, asked: Asked) -> Iterable[Answer]:
+    from everyhead.files import read_json
+    from everyhead.training.job import DATA
     from everyhead.training.jobs.answer import AnswerRecipe
 
+    told = read_json(opened.folder / DATA) if (opened.folder / DATA).is_file() else {}
     recipe = opened.recipe
     m = recipe.model if isinstance(recipe, AnswerRecipe) else AnswerRecipe(name="").model
     spans = answer_from(
@@ -47,11 +50,12 @@ def _answers(opened: Opened, asked: Asked) -> Iterable[Answer]:
         stride=m.stride,
         longest_answer=m.longest_answer,
         threshold=m.threshold,
+        may_be_none=bool(told.get("has_unanswerable", True)),  # it learnt to refuse
     )
     for span in spans:
         line = " ".join(span.text.split()) or NONE
-        told = {"answer": span.text, "start": span.start, "end": span.end}
-        yield Answer(line, told | {"margin": round(span.margin, 6)})
+        fields = {"answer": span.text, "start": span.start, "end": span.end}
+        yield Answer(line, fields | {"margin": round(span.margin, 6)})
 
 
 CLASSES = Predicting(("text",), _classes, top=True)

@@ -31,7 +31,7 @@ def job_kind(name: object) -> JobKind:
     Raises:
         UserError: there is no such job.
     """
-    if name not in JOBS:
+    if not isinstance(name, str) or name not in JOBS:
         raise UserError(f"There is no job {name!r}; {nearest(str(name), JOBS)}")
-    kind: JobKind = importlib.import_module(JOBS[str(name)]).KIND
+    kind: JobKind = importlib.import_module(JOBS[name]).KIND
     return kind

@@ -80,8 +80,9 @@ class PreparedQuestions(Prepared):
         begun: Path | None,
     ) -> None:
         self.recipe, self.tools, self.sets, self.report = recipe, tools, sets, report
-        self.tokenizer = TextTokenizer.load(begun) if begun else self._opened()[1]
-        self.longest = longest_of(recipe.model, self.tokenizer)
+        opened: Any = (None, TextTokenizer.load(begun)) if begun else self._opened()
+        body, self.tokenizer = opened
+        self.longest = longest_of(recipe.model, self.tokenizer, body)
         self.windows = {name: self._windows(part) for name, part in sets.items()}
         report["windows"] = {name: len(part) for name, part in self.windows.items()}
 

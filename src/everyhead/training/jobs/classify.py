@@ -25,7 +25,15 @@ from everyhead.data.labelled_corpora import CORPORA, load_labelled
 from everyhead.data.text_batches import TextBatch, TextRows
 from everyhead.data.text_tokenizer import TextTokenizer
 from everyhead.errors import UserError
-from everyhead.training.job import Job, JobKind, Prepared, Scores, Tools, loss_of
+from everyhead.training.job import (
+    Job,
+    JobKind,
+    Prepared,
+    Scores,
+    Tools,
+    learnt_labels,
+    loss_of,
+)
 from everyhead.training.jobs.text_recipe import (
     ReadTrainRecipe,
     StartRecipe,
@@ -89,9 +97,11 @@ class PreparedTexts(Prepared):
     ) -> None:
         self.recipe, self.tools, self.splits, self.report = recipe, tools, splits, report
         every = {label for part in splits for label in part.labels}
-        self.labels = tuple(sorted(every))
-        self.tokenizer = TextTokenizer.load(begun) if begun else self._opened()[1]
-        self.longest = longest_of(recipe.model, self.tokenizer)
+        self.labels = learnt_labels(begun, sorted(every))
+        report["labels"] = list(self.labels)
+        opened: Any = (None, TextTokenizer.load(begun)) if begun else self._opened()
+        body, self.tokenizer = opened
+        self.longest = longest_of(recipe.model, self.tokenizer, body)
         self.sets = {name: self._rows(part) for name, part in splits._asdict().items()}
 
     def _opened(self) -> tuple[Any, Any]:

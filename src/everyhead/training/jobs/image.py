@@ -13,13 +13,21 @@ from pydantic import Field
 from everyhead.data import easy_vqa, image_sets
 from everyhead.data.image_batches import ImageBatch, Images
 from everyhead.data.image_preparation import Preparation
-from everyhead.data.image_sets import ImageSet, ImageSplits
+from everyhead.data.image_sets import ImageSet, ImageSplits, renumbered
 from everyhead.errors import UserError
 from everyhead.models import picture_convolution, vision_transformer
 from everyhead.models.family import Family
 from everyhead.models.picture_convolution import PictureConvolution, PictureConvolutionConfig
 from everyhead.models.vision_transformer import VisionTransformer, VisionTransformerConfig
-from everyhead.training.job import Job, JobKind, Prepared, Scores, Tools, loss_of
+from everyhead.training.job import (
+    Job,
+    JobKind,
+    Prepared,
+    Scores,
+    Tools,
+    learnt_labels,
+    loss_of,
+)
 from everyhead.training.jobs.picture_recipe import (
     MovesRecipe,
     PictureModelRecipe,
@@ -220,7 +228,6 @@ def read_splits(data: DataRecipe, tools: Tools) -> tuple[ImageSplits, dict[str, 
         rows = np.random.default_rng(0).permutation(splits.train.size)[: data.most]
         splits = splits._replace(train=splits.train.pick(sorted(rows.tolist())))
     report["splits"] = {name: part.size for name, part in splits._asdict().items()}
-    report["classes"] = list(splits.train.names)
     report["majority"] = majority(splits.train, splits.test)
     return splits, report
 
@@ -228,6 +235,8 @@ def read_splits(data: DataRecipe, tools: Tools) -> tuple[ImageSplits, dict[str, 
 def prepare(recipe: ImageRecipe, begun: Path | None, tools: Tools) -> PreparedImages:
     """Raises UserError: the files, the sizes or the numbers are wrong."""
     splits, report = read_splits(recipe.data, tools)
+    names = learnt_labels(begun, splits.train.names)
+    splits, report["labels"] = renumbered(splits, names), list(names)
     return PreparedImages(recipe, tools, splits=splits, report=report)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
+from pydantic import Field
 
 from everyhead.data.batching import BatchPlan
 from everyhead.data.documents import Document, TextSplits, first_bytes
@@ -45,6 +46,7 @@ class BertPieceRecipe(PieceRecipe):
 
 
 class BertFamilyRecipe(FamilyRecipe):
+    max_len: int = Field(default=128, ge=8)  # a pair and the three pieces around it
     family: Literal["bert", "longformer"] = "bert"
 
 

@@ -17,7 +17,15 @@ from everyhead.data.text_batches import TextBatch
 from everyhead.data.text_tokenizer import TextTokenizer
 from everyhead.data.word_rows import TaggedRows, tag_names
 from everyhead.errors import UserError
-from everyhead.training.job import Job, JobKind, Prepared, Scores, Tools, loss_of
+from everyhead.training.job import (
+    Job,
+    JobKind,
+    Prepared,
+    Scores,
+    Tools,
+    learnt_labels,
+    loss_of,
+)
 from everyhead.training.jobs.text_recipe import (
     ReadTrainRecipe,
     StartRecipe,
@@ -76,9 +84,11 @@ class PreparedTags(Prepared):
         begun: Path | None,
     ) -> None:
         self.recipe, self.tools, self.report = recipe, tools, report
-        self.tags = tag_names(list(sets.values()))
-        self.tokenizer = TextTokenizer.load(begun) if begun else self._opened()[1]
-        self.longest = longest_of(recipe.model, self.tokenizer)
+        self.tags = learnt_labels(begun, tag_names(list(sets.values())))
+        report["labels"] = list(self.tags)
+        opened: Any = (None, TextTokenizer.load(begun)) if begun else self._opened()
+        body, self.tokenizer = opened
+        self.longest = longest_of(recipe.model, self.tokenizer, body)
         self.sets = {
             name: TaggedRows(self.tokenizer, part, tags=self.tags, longest=self.longest)
             for name, part in sets.items()

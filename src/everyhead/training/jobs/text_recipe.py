@@ -58,10 +58,13 @@ def paths(names: list[str]) -> list[Path]:
     return [Path(name) for name in names]
 
 
-def longest_of(model: StartRecipe, tokenizer: Any) -> int:
-    """Tokens of the longest text: the recipe's, or what the body takes where that is less."""
-    told = tokenizer.config.get("model_max_length")
-    return min(model.max_len, int(told)) if isinstance(told, int) else model.max_len
+def longest_of(model: StartRecipe, tokenizer: Any, body: Any = None) -> int:
+    """Tokens of the longest text: the recipe's, or what the body takes where that is less.
+
+    body: the model; not needed for a run, whose tokenizer says what was taken when it began.
+    """
+    told = [tokenizer.config.get("model_max_length"), body and body.config.max_len]
+    return int(min([model.max_len, *(n for n in told if isinstance(n, int | float))]))
 
 
 def begun_from(open_model: Callable[[], tuple[Any, Any]], recipe: Any) -> Any:

@@ -88,7 +88,9 @@ class PreparedPairs(Prepared):
         origin = self.report["origin"]
         lines = [f"Data: {origin['attribution']}"] if origin.get("attribution") else []
         sizes = (f"{name} {part.size:,}" for name, part in self.splits._asdict().items())
-        lines.append("Pairs: " + ", ".join(sizes))
+        left_out = self.report["pairs"]["duplicate"]
+        told = f"; {left_out:,} that were there already are left out" if left_out else ""
+        lines.append("Pairs: " + ", ".join(sizes) + told)
         return [*lines, f"Model: {self.recipe.model.start}, {self.config.vocab_size:,} pieces"]
 
     def job(self, device: str) -> Job:
@@ -169,7 +171,7 @@ def exact(model: Any, batches: list[Batch]) -> float:
 
 
 def read_pairs(data: PairsRecipe) -> tuple[LabelledSplits, dict[str, Any]]:
-    """The recipe's pairs, each input once, cut by a hash of the input.
+    """The recipe's pairs, each once, cut by a hash of the input: an input is in one set alone.
 
     Raises:
         UserError: no such corpus, a file is missing or broken, or too few pairs are left.
@@ -178,13 +180,14 @@ def read_pairs(data: PairsRecipe) -> tuple[LabelledSplits, dict[str, Any]]:
     if data.files:
         rows = [row for name in data.files for row in read_tsv(Path(name)).rows()]
         rows = [row for row in rows if not any(map(is_blank, row))]
-        pairs = Labelled([source for source, _ in rows], [target for _, target in rows])
+        kept = list(dict.fromkeys(rows))  # an input may have several targets
+        pairs = Labelled([source for source, _ in kept], [target for _, target in kept])
+        counts = {"read": len(rows), "duplicate": len(rows) - len(kept), "kept": len(kept)}
     elif data.corpus is None:
         raise UserError("The recipe names no pairs: give --data FILE with input TAB target lines.")
     else:
-        pairs = load_labelled(data.corpus)
+        pairs, counts = deduplicated(load_labelled(data.corpus))
         origin = {"corpus": data.corpus} | CORPORA[data.corpus].origin
-    pairs, counts = deduplicated(pairs)
     splits = split_labelled(pairs, validation=data.validation_share, test=data.test_share)
     sizes = {name: part.size for name, part in splits._asdict().items()}
     if not all(sizes.values()):
