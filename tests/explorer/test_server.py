@@ -190,7 +190,15 @@ def test_long_texts_are_shown_in_windows_that_are_exact(client, session):
         ("head", {"scene": 10**6, "group": 0, "layer": 0, "head": 0}, "older than the last runs"),
         ("next", {"text": TEXT, "temperature": -1}, "temperature is -1"),
         ("next", {"text": TEXT, "temperature": 1e-308}, "must be 0 (the most likely alone)"),
-        ("next", {"text": TEXT, "tail": [10**6]}, ""),
+        ("next", {"text": TEXT, "tail": [10**6]}, "no piece 1000000: the model knows 300"),
+        ("scene", {"text": TEXT, "tail": [5, 300]}, "no piece 300: the model knows 300"),
+        (
+            "scene",
+            {"text": TEXT, "hidden": [99], "places": PLACES},
+            "key 99 of decoder.0.self_attn",
+        ),
+        ("next", {"text": TEXT, "hidden": [99], "places": PLACES}, "was never reached"),
+        ("scene", {"text": TEXT, "hidden": [-1], "places": PLACES}, "hidden.0: Input should be"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_a_sentence(client, name, question, words):

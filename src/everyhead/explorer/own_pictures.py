@@ -15,7 +15,14 @@ from everyhead.data.images import read_picture
 from everyhead.errors import UserError
 from everyhead.explorer.pictures import PictureReader, with_picture
 from everyhead.explorer.scene import Scene
-from everyhead.explorer.sessions import Asked, Half, NextWords, check_text, scene_of_halves
+from everyhead.explorer.sessions import (
+    Asked,
+    Half,
+    NextWords,
+    check_tail,
+    check_text,
+    scene_of_halves,
+)
 from everyhead.generation.answer import answer
 from everyhead.inspection.trace import record
 from everyhead.layers.patches import grid_of
@@ -72,6 +79,7 @@ class OwnPictureReader(PictureReader):
         if not isinstance(self.model, VisionText):
             return None
         tokenizer = self.companion.text
+        check_tail(asked, self.model)
         ids = [*tokenizer.encode(check_text(asked.text), literal=True), *asked.tail]
         self._check_length(ids)
         given = torch.tensor([ids], device=self.pixels.device)

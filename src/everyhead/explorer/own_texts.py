@@ -19,6 +19,7 @@ from everyhead.explorer.sessions import (
     Half,
     NextWords,
     check_length,
+    check_tail,
     check_text,
     scene_of_halves,
     tensor,
@@ -79,6 +80,7 @@ class OwnTextReader(TextReader):
 
     def _pieces(self, asked: Asked) -> Pieces:
         text = check_text(asked.text)
+        check_tail(asked, self.body)
         ids = self.tokenizer.encode(text, asked.second)
         segments = self.tokenizer.segments(text, asked.second)
         if not ids:

@@ -22,6 +22,7 @@ from everyhead.explorer.sessions import (
     NextWords,
     Session,
     check_length,
+    check_tail,
     check_text,
     scene_of_halves,
     tensor,
@@ -117,6 +118,7 @@ class TextReader:
 
     def _pieces(self, asked: Asked) -> Pieces:
         """The text's, and after them those that were written."""
+        check_tail(asked, self.model)
         pieces = pieces_of(self.tokenizer, check_text(asked.text), asked.second)
         return pieces if not asked.tail else continued(self.tokenizer, pieces, asked.tail)
 
@@ -140,6 +142,7 @@ class Answerer:
     def scene(self, asked: Asked) -> Scene:
         """Encoder, decoder, cross-attention; the decoder's rows are the pieces that it wrote."""
         line = check_text(asked.text)
+        check_tail(asked, self.model)
         pieces = pieces_of(self.tokenizer, line)
         check_length(len(pieces.ids), self.longest, asked.most)
         read, written = self._decoder(asked, pieces.ids)
@@ -165,6 +168,7 @@ class Answerer:
 
     def next_words(self, asked: Asked) -> NextWords | None:
         """After `target`, which may be empty."""
+        check_tail(asked, self.model)
         pieces, device = pieces_of(self.tokenizer, check_text(asked.text)), device_of(self.model)
         check_length(len(pieces.ids), self.longest, asked.most)
         read = [self._start(), *self._ids(asked.target or ""), *asked.tail]

@@ -50,7 +50,8 @@ class Session(Protocol):
         """Run the model once and show it.
 
         Raises:
-            UserError: the text is blank, or too long for the model.
+            UserError: the text is blank, or too long for the model, or the tail is not its own.
+            LookupError: a change names a place or positions that there are not.
         """
         ...
 
@@ -151,6 +152,21 @@ def check_length(n: int, longest: int | None, most: int) -> None:
     if n > most:
         served = "" if most >= MOST_SERVED else "; the served page (--serve) shows longer ones"
         raise UserError(f"The text has {n} pieces and a page shows {most}: cut it{served}.")
+
+
+def check_tail(asked: Asked, model: Any) -> None:
+    """
+    Raises:
+        UserError: an id after the text is none of the model's vocabulary.
+    """
+    if not asked.tail:
+        return
+    config = model.config
+    config = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
+    n = getattr(config, "vocab_size", None)
+    for number in asked.tail:
+        if n is not None and not 0 <= number < n:
+            raise UserError(f"There is no piece {number}: the model knows {n}, counted from 0.")
 
 
 def tensor(ids: Sequence[int], device: torch.device) -> Tensor:

@@ -13,6 +13,7 @@ from everyhead.explorer.sessions import (
     Half,
     NextWords,
     check_length,
+    check_tail,
     check_text,
     scene_of_halves,
     tensor,
@@ -59,6 +60,7 @@ class Translator:
     def next_words(self, asked: Asked) -> NextWords | None:
         """After `target`, which may be empty."""
         source = self.tokenizer.source.encode(check_text(asked.text))
+        check_tail(asked, self.model)
         config, device = self.model.config, next(self.model.parameters()).device
         target = [*self.tokenizer.target.encode(asked.target or ""), *asked.tail]
         check_length(max(len(source), len(target)) + 1, config.max_len, asked.most)
@@ -79,6 +81,7 @@ class Translator:
         line = check_text(asked.text)
         source = self.tokenizer.source.encode(line)
         check_length(len(source) + 1, self.model.config.max_len, asked.most)
+        check_tail(asked, self.model)
         if asked.tail:
             target = [*self.tokenizer.target.encode(asked.target or ""), *asked.tail]
             ended = target[-1] == self.model.config.eos_id

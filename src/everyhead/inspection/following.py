@@ -6,6 +6,7 @@ returns is told to those who look from the thread that called it.
 
 import contextlib
 import functools
+import inspect
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,13 +31,27 @@ class Followed:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         result = self.generate(*args, **kwargs)
-        config = kwargs.get("generation_config") or getattr(self.model, "generation_config", None)
+        config = self._given("generation_config", args, kwargs)
+        config = config or getattr(self.model, "generation_config", None)
         each = kwargs.get("num_return_sequences") or getattr(config, "num_return_sequences", None)
         for observer, follow in list(self.followers):
             if probe.sees(observer):
                 with contextlib.suppress(LookupError):  # then asking for the rows says so
                     follow(getattr(result, "sequences", result), each or 1)
         return result
+
+    def _given(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An argument that may stand at its place or under its name; None: it was not given."""
+        bound = inspect.signature(self.generate).bind_partial(*args, **kwargs)
+        return bound.arguments.get(name, kwargs.get(name))
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Callable[..., Any]]]:
+        """What is copied or saved of the model has its own `generate`: nobody follows it."""
+        return _same, (self.generate,)
+
+
+def _same(generate: Callable[..., Any]) -> Callable[..., Any]:
+    return generate
 
 
 @contextmanager

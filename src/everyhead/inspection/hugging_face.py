@@ -5,8 +5,11 @@ somebody records, the table's answer is wrapped: the parts are shown to the obse
 layers/probe.py and the model's own function still computes the output, bit by bit. Only where a
 change wants other parts than the model's is attention computed here instead. Nothing is set on the
 model or its config; the table is as it was when the last recording ends, errors included.
+
+What torch.compile made of a model earlier never asks the table: meanwhile it runs uncompiled.
 """
 
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -30,11 +33,14 @@ class Bridge:
         self._open = 0
         self._readings = Readings()
         self._before: dict[str, Any] = {}
+        self._eager: Any = None  # while it is open, nothing runs compiled
 
     def start(self) -> None:
         from transformers.modeling_utils import AttentionInterface
 
         with self._lock:
+            if self._eager is None and "torch._dynamo" in sys.modules:
+                self._eager = torch.compiler.set_stance("force_eager")  # now, until its exit
             self._open += 1
             if self._open > 1:
                 return
@@ -58,6 +64,9 @@ class Bridge:
                     setattr(AttentionInterface, name, original)
             self._before = {}
             self._readings.clear()
+            if self._eager is not None:
+                self._eager.__exit__(None, None, None)
+                self._eager = None
 
     def _asked(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def answer(table: Any, *args: Any, **kwargs: Any) -> Any:

@@ -17,6 +17,8 @@ from everyhead.inspection.names import Spot
 from everyhead.inspection.states import Wrap
 from everyhead.layers.multi_head import MultiHeadAttention
 
+# Of the largest logit: how far products of fewer rows may lie, in full and in half precision.
+CLOSE, CLOSE_HALF = 1e-4, 2e-2
 NORMS = ("norm", "ln_f", "final_layer_norm", "final_layernorm", "layer_norm", "final_norm")
 Read = Callable[[Tensor], Tensor]
 
@@ -33,7 +35,7 @@ class Lens:
 
     def hooks(self, here: Wrap) -> list[Callable[[], None]]:
         """Start to see the model's own logits; what comes back ends it."""
-        return [self.model.register_forward_hook(here(self._keep)).remove]
+        return [self.model.register_forward_hook(here(self._keep, module=self.model)).remove]
 
     def _keep(self, module: nn.Module, args: Any, output: Any) -> None:
         logits = getattr(output, "logits", None)
@@ -51,14 +53,11 @@ class Lens:
         if layer.partition(".")[0] != self.half:
             raise LookupError(f"no head reads {layer}: the model's head reads the {self.half}")
         read = self._own() if isinstance(self._last.module, MultiHeadAttention) else self._foreign()
-        given = self._given
-        if given is not None and given.shape[0] == last.shape[0]:
-            close = torch.allclose(read(last[:, None])[:, 0], given, rtol=1e-3, atol=1e-3)
-            if not close:
-                raise LookupError(
-                    f"the head of {type(self.model).__name__} does more than a norm and a "
-                    "product, so states between the layers cannot be read by it"
-                )
+        if self._given is not None and not _are_close(read(last[:, None])[:, 0], self._given):
+            raise LookupError(
+                f"the head of {type(self.model).__name__} does more than a norm and a "
+                "product, so states between the layers cannot be read by it"
+            )
         return read(states)
 
     def _own(self) -> Read:
@@ -72,12 +71,18 @@ class Lens:
     def _foreign(self) -> Read:
         model = cast(Any, self.model)
         table = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
-        paths = [path for path, module in model.named_modules() if module is table]
-        if table is None or not paths:
+        path = next((path for path, module in model.named_modules() if module is table), None)
+        if table is None or path is None:
             raise LookupError(f"{type(model).__name__} has no head that gives logits of tokens")
-        head, norm = getattr(model, paths[0].partition(".")[0]), self._norm()
+        head, norm = model.get_submodule(self._head(path)), self._norm()
         factor, after = self._around()
         return lambda x: after(head(factor * (x if norm is None else norm(x))))
+
+    def _head(self, path: str) -> str:
+        """The largest part around the product at `path` without the layers: BERT's transforms."""
+        words = path.split(".")
+        around = [".".join(words[: i + 1]) for i in range(len(words))]
+        return next((one for one in around if not self._last.path.startswith(f"{one}.")), path)
 
     def _norm(self) -> nn.Module | None:
         """The norm that stands behind the list of layers, beside it."""
@@ -93,7 +98,8 @@ class Lens:
         scaled = getattr(config, "scale_decoder_outputs", None)
         if scaled is None:
             scaled = getattr(config, "model_type", "") == "t5" and config.tie_word_embeddings
-        cap = getattr(config, "final_logit_softcapping", None)
+        writer = config.get_text_config(decoder=True)  # of two halves, each with a config
+        cap = getattr(writer, "final_logit_softcapping", None)
         times = getattr(config, "logit_scale", None) or 1 / (
             getattr(config, "logits_scaling", None) or 1
         )
@@ -105,3 +111,13 @@ class Lens:
             return logits if shift is None else logits + shift
 
         return config.d_model**-0.5 if scaled else 1.0, after
+
+
+def _are_close(found: Tensor, given: Tensor) -> bool:
+    """Are these the same logits (B, V), computed in another order?"""
+    if found.shape != given.shape:
+        return False
+    exact = given.dtype in (torch.float32, torch.float64)
+    exact &= found.dtype == given.dtype and torch.get_float32_matmul_precision() == "highest"
+    furthest = (found.double() - given.double()).abs().max()
+    return bool(furthest <= (CLOSE if exact else CLOSE_HALF) * given.double().abs().max())

@@ -18,6 +18,7 @@ from torch import nn
 from everyhead.layers.multi_head import MultiHeadAttention
 
 INTERFACE = "ALL_ATTENTION_FUNCTIONS"
+COMPILED = "_orig_mod."  # torch.compile puts this into the paths of what it wraps
 CROSS = ("cross", "encdec", "encoder_attn", "multihead_attn")
 TOWERS = {"text": "text", "language": "text", "vision": "vision", "visual": "vision"}
 TOWERS |= {"image": "vision", "audio": "audio", "speech": "audio"}
@@ -44,16 +45,21 @@ def spots(model: nn.Module, modules: dict[str, nn.Module]) -> list[Spot]:
     return found + _repeated(model, _named(foreign))
 
 
+def plain(path: str) -> str:
+    """A path of everyhead's as its public name, whether torch.compile has wrapped a part or not."""
+    return path.replace(COMPILED, "").removesuffix(f".{COMPILED[:-1]}").replace(".blocks.", ".")
+
+
 def _own(module: nn.Module, path: str) -> Spot:
-    name = path.replace(".blocks.", ".")
+    name = plain(path)
     kind = "cross" if name.endswith("cross_attn") else "self"
-    layer_path = path.rpartition(".")[0]
-    return Spot(module, path, name, kind, layer_path.replace(".blocks.", "."), layer_path)
+    layer_path = path.rpartition(".")[0].removesuffix(f".{COMPILED[:-1]}")
+    return Spot(module, path, name, kind, name.rpartition(".")[0], layer_path)
 
 
 def _named(foreign: dict[str, nn.Module]) -> list[Spot]:
     """By the first number of the path; where stages lie in stages (Swin), counted one by one."""
-    found = [_spot(module, path, 0) for path, module in foreign.items()]
+    found = _together([_spot(module, path, 0) for path, module in foreign.items()])
     halves: dict[str, list[int]] = {}
     for i, spot in enumerate(found):
         halves.setdefault(spot.layer.partition(".")[0], []).append(i)
@@ -69,6 +75,16 @@ def _named(foreign: dict[str, nn.Module]) -> list[Spot]:
     for i, spot in enumerate(found):  # what is still not told apart has its path
         found[i] = spot._replace(name=spot.path) if spot.name in taken else spot
         taken.add(spot.name)
+    return found
+
+
+def _together(found: list[Spot]) -> list[Spot]:
+    """What reads a memory stands in the half of its layer's self-attention: no path need say so."""
+    half_of = {spot.layer_path: spot.layer for spot in found if spot.kind == "self"}
+    for i, spot in enumerate(found):
+        layer = half_of.get(spot.layer_path, spot.layer)
+        if layer != spot.layer:
+            found[i] = spot._replace(name=f"{layer}.{spot.kind}_attn", layer=layer)
     return found
 
 
@@ -185,5 +201,5 @@ def why_hidden(path: str, module: nn.Module) -> str:
 def paths(model: nn.Module, spot: Spot) -> list[str]:
     """Every spelling of a place: its name, its module's path, with and without the base model."""
     short = spot.path.replace(".blocks.", ".")
-    base = f"{getattr(model, 'base_model_prefix', '')}."
-    return [spot.name, spot.path, short, spot.path.removeprefix(base)]
+    base, bare = f"{getattr(model, 'base_model_prefix', '')}.", spot.path.replace(COMPILED, "")
+    return [spot.name, spot.path, short, bare, bare.removeprefix(base)]

@@ -8,37 +8,20 @@ moved in between (beams), each is found again by the keys it brings along.
 
 import itertools
 from html import escape
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from everyhead.inspection.given import Bias
 from everyhead.inspection.relation import Relation, Step, relation_of
-from everyhead.inspection.steps import (
-    Call,
-    Extras,
-    Method,
-    Piece,
-    StepsBias,
-    Taken,
-    copied,
-    joined_mask,
-    last_of,
-)
+from everyhead.inspection.selection import Heads, Rows, heads_of, rows_of
+from everyhead.inspection.steps import Call, Extras, Method, Piece, Taken, copied
+from everyhead.inspection.view import View, joined
 from everyhead.layers import attention
 from everyhead.layers.attention import Parts
 from everyhead.layers.masks import Mask
 
 _turns = itertools.count(1)
-
-
-class View(NamedTuple):
-    """The calls of a pass as one: parts without bias, mask, bias."""
-
-    parts: Parts
-    mask: Mask | None
-    bias: Bias | None
 
 
 class Place:
@@ -97,23 +80,28 @@ class Place:
         """H; raises as `parts` does."""
         return self.shape[1]
 
-    def weights(
-        self, heads: list[int] | slice | None = None, rows: slice | Tensor | None = None
-    ) -> Tensor:
-        """The softmax rows asked for, (B, h, t, S), computed now; raises as `parts` does."""
-        parts, mask, bias = self._seen()
-        if bias is None:
-            return self._method.weights(parts, mask, heads, rows)
-        i = torch.arange(parts.q.shape[2], device=parts.q.device)
-        i = i if rows is None else i[rows]
-        parts = attention.filled(parts, mask)._replace(bias=bias.rows(i))
-        taken = None if mask is None else Mask((Taken(mask, i, parts.q.shape[2]),))
-        return self._method.weights(parts._replace(q=parts.q[:, :, i]), taken, heads)
+    def weights(self, heads: Heads = None, rows: Rows = None) -> Tensor:
+        """The softmax rows asked for, (B, h, t, S), computed now; one number: an axis of one.
 
-    def output(self, rows: slice | Tensor | None = None) -> Tensor:
-        """What the matrix takes from the values, (B, H, t, D); raises as `parts` does."""
+        Raises:
+            ValueError: there is no such head or row; and as `parts` does.
+        """
+        parts, mask, bias = self._seen()
+        n_heads, n_queries = parts.q.shape[1:3]
+        of, at = heads_of(heads, n_heads, self.name), rows_of(rows, n_queries, self.name)
+        if bias is None:
+            return self._method.weights(parts, mask, of, at)
+        i = torch.arange(n_queries, device=parts.q.device)
+        i = i if at is None else i[at]  # (t,)
+        parts = attention.filled(parts, mask)._replace(bias=bias.rows(i))
+        taken = None if mask is None else Mask((Taken(mask, i, n_queries),))
+        return self._method.weights(parts._replace(q=parts.q[:, :, i]), taken, of)
+
+    def output(self, rows: Rows = None) -> Tensor:
+        """What the matrix takes from the values, (B, H, t, D); raises as `weights` does."""
         view = self._seen()
-        return self._method.mix(self.weights(rows=rows), view.parts, view.mask, rows)
+        at = rows_of(rows, view.parts.q.shape[2], self.name)
+        return self._method.mix(self.weights(rows=at), view.parts, view.mask, at)
 
     def _seen(self) -> View:
         if self._cropped:
@@ -133,26 +121,9 @@ class Place:
             told = "run the model inside record(), in the same thread"
             raise LookupError(f"nothing was recorded at {self.name}: {told}")
         if self._view is None:
-            self._view = self._joined()
+            assert self._form is not None
+            self._view = joined(self.pieces(), self._form, memory=self.kind == "cross")
         return self._view
-
-    def _joined(self) -> View:
-        form = self._form
-        assert form is not None
-        memory, pieces = self.kind == "cross", self.pieces()
-        q = torch.cat([piece.pick(piece.call.q) for piece in pieces], 2)
-        if memory:
-            k, v = (last_of(pieces, name) for name in ("k", "v"))
-        else:
-            k = torch.cat([piece.pick(piece.call.k) for piece in pieces], 2)
-            v = torch.cat([piece.pick(piece.call.v) for piece in pieces], 2)
-        bias: Bias | None = None
-        if any(piece.call.bias is not None for piece in pieces):
-            bias = StepsBias(tuple(pieces), k.shape[2])
-            if len(pieces) == 1 and pieces[0].of is None:
-                bias = pieces[0].call.bias
-        mask = joined_mask(pieces, memory=memory)
-        return View(form._replace(q=q, k=k, v=v, bias=None), mask, bias)
 
     def pieces(self) -> list[Piece]:
         """The calls of the pass, where they stand in the matrix, and the rows that it shows."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from everyhead.inspection.beams import PLAIN, Layout, by_row, layout_of
-from everyhead.inspection.changes import Change, TokenHidden
+from everyhead.inspection.changes import Change, TokenHidden, unreached
 from everyhead.inspection.given import Readings, bias_of
 from everyhead.inspection.places import Place
 from everyhead.inspection.relation import Relation, Step, told
@@ -33,6 +33,7 @@ class Recorder:
         self._turn = dict.fromkeys(places, 0)
         self._readings = Readings()
         self._layouts: dict[str, Layout] = {}
+        self._reached: dict[int, int] = {}  # by the change's id: positions that came so far
 
     def attention(
         self, module: nn.Module, parts: Parts, mask: Mask | None, attend: probe.Attend
@@ -50,6 +51,7 @@ class Recorder:
         seen = None if layout.slots is not None else mask  # a beam sees all of its own history
         for change in changes:
             if isinstance(change, TokenHidden):
+                self._reach(change, first + own.k.shape[2])
                 seen = change.hide(seen, own.k, PLAIN, max(0, first))
                 same = layout.slots is None
                 mask = seen if same else change.hide(mask, parts.k, layout, max(0, first))
@@ -58,6 +60,7 @@ class Recorder:
         out = attend(parts, mask)
         for change in changes:
             if not isinstance(change, TokenHidden):
+                self._reach(change, start + own.q.shape[2])
                 out = change.applied(out, layout.query_numbers(parts.q.shape[2]) + start)
         if out.requires_grad:
             out.register_hook(partial(place.keep_gradient, turn=place.turn))
@@ -70,6 +73,15 @@ class Recorder:
     def end(self) -> None:
         """Nobody looks any more: what was only kept to know a mask or a bias again goes."""
         self._readings.clear()
+
+    def _reach(self, change: Change, n: int) -> None:
+        self._reached[id(change)] = max(n, self._reached.get(id(change), 0))
+
+    def unreached(self) -> str | None:
+        """The sentence for a change of positions that no call reached."""
+        every = [change for changes in self.changes.values() for change in changes]
+        told = (unreached(change, self._reached.get(id(change), 0)) for change in every)
+        return next(filter(None, told), None)
 
     def _next(self, module: nn.Module) -> Place:
         """A module's place; one that is several layers takes its places in turn."""

@@ -13,17 +13,36 @@ from everyhead.layers import probe
 
 Handles = list[Callable[[], None]]
 Hook = Callable[..., None]
-Wrap = Callable[[Hook], Hook]
+Wrap = Callable[..., Hook]  # the hook, and module=
 
 
-def only_here(observer: probe.Observer, hook: Hook) -> Hook:
-    """The hook where the observer looks: every thread that runs the model calls its hooks."""
+class Here:
+    """A hook of one module, where the observer looks: every thread that runs it calls its hooks.
 
-    def called(*args: Any, **kwargs: Any) -> None:
-        if probe.sees(observer):
-            hook(*args, **kwargs)
+    What is copied or saved of the module has `Nothing` in its place.
+    """
 
-    return called
+    looks = True  # for who copies a model: models/prepare.py
+
+    def __init__(self, observer: probe.Observer, hook: Hook, *, module: nn.Module) -> None:
+        self.observer, self.hook, self.module = observer, hook, module
+
+    def __call__(self, module: nn.Module, *args: Any, **kwargs: Any) -> None:
+        """The hook, where the module is the one that was hooked: a shallow copy shares hooks."""
+        if module is self.module and probe.sees(self.observer):
+            self.hook(module, *args, **kwargs)
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return Nothing, ()
+
+
+class Nothing:
+    """What stands for a hook in a copy of a module that was recorded meanwhile."""
+
+    looks = True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        """Nobody looks at a copy."""
 
 
 class Stream:
@@ -50,9 +69,15 @@ class Stream:
         """(B, T, C), rows as those of the layer's attention.
 
         Raises:
-            LookupError: the model did not pass here, or nothing says which rows to follow.
+            LookupError: the model did not pass here, nothing says which rows to follow, or what
+                the layer gives are no states (B, T, C).
         """
         _ = self.place.shape  # raises where nothing can be shown
+        if any(x.dim() != 3 for x in self._calls):
+            raise LookupError(
+                f"the layer {self.name} gives {tuple(self._calls[-1].shape)}, not the states "
+                "(batch, tokens, width) of one stream"
+            )
         pairs = zip(self._calls, self.place.pieces(), strict=False)  # a search may go on
         return torch.cat([piece.pick(x) for x, piece in pairs], 1)
 
@@ -88,10 +113,11 @@ class Streams:
         """Start; what comes back ends it. `here` keeps a hook to the threads that look."""
         handles: Handles = []
         for module, layer in self._layers.items():
-            after = module.register_forward_hook(here(layer.leave), with_kwargs=True)
+            after = module.register_forward_hook(here(layer.leave, module=module), with_kwargs=True)
             handles.append(after.remove)
             if layer.entry is not None:
-                before = module.register_forward_pre_hook(here(layer.enter), with_kwargs=True)
+                enter = here(layer.enter, module=module)
+                before = module.register_forward_pre_hook(enter, with_kwargs=True)
                 handles.append(before.remove)
         return handles
 

@@ -25,8 +25,10 @@ class Tokens:
 
     def hooks(self, here: Wrap) -> list[Callable[[], None]]:
         """Start; what comes back ends it. `here` keeps a hook to the threads that look."""
-        keep = here(self._keep)
-        return [table.register_forward_pre_hook(keep).remove for table in self._tables]
+        return [
+            table.register_forward_pre_hook(here(self._keep, module=table)).remove
+            for table in self._tables
+        ]
 
     def _keep(self, module: nn.Module, args: Any) -> None:
         ids = args[0] if args and isinstance(args[0], Tensor) else None

@@ -23,7 +23,8 @@ from everyhead.inspection.hugging_face import bridge
 from everyhead.inspection.lens import Lens
 from everyhead.inspection.places import Place
 from everyhead.inspection.recorder import Recorder
-from everyhead.inspection.states import Streams, only_here
+from everyhead.inspection.selection import Rows, rows_of
+from everyhead.inspection.states import Here, Streams
 from everyhead.inspection.tokens import Tokens, followed
 from everyhead.layers import attention, probe
 from everyhead.layers.multi_head import MultiHeadAttention
@@ -93,23 +94,25 @@ class Trace:
         Raises:
             LookupError: no such layer, or nothing to show there (`Place.parts`).
         """
-        name = layer.replace(".blocks.", ".")
+        name = names.plain(layer)
         if name not in self._streams.of:
             raise LookupError(f"no layer {layer!r}; there are {', '.join(self._streams.of)}")
         return self._streams.of[name].states()
 
-    def logits(self, layer: str, rows: slice | Tensor | None = None) -> Tensor:
+    def logits(self, layer: str, rows: Rows = None) -> Tensor:
         """(B, t, V): the states after a layer, read by the model's last norm and its head.
 
         The logit lens (nostalgebraist 2020); the last layer's are the model's own logits.
 
         Raises:
+            ValueError: there is no such row.
             LookupError: as `residual`, or the model has no head that can be told.
         """
         states = self.residual(layer)
-        states = states if rows is None else states[:, rows]
+        at = rows_of(rows, states.shape[1], layer)
+        states = states if at is None else states[:, at]
         last = self._streams.newest(self._lens.half)
-        return self._lens.logits(layer.replace(".blocks.", "."), states, last)
+        return self._lens.logits(names.plain(layer), states, last)
 
     def follow(self, ids: Tensor | Sequence[Sequence[int]], each: int = 1) -> None:
         """Show the rows that wrote these sequences, (B, L) or B lists: beams were moved.
@@ -146,8 +149,9 @@ class Trace:
 
     def hooks(self) -> list[Callable[[], None]]:
         """Start to see states and tokens; what comes back ends it."""
-        here = partial(only_here, self._recorder)
-        begun = self.model.register_forward_pre_hook(here(self._recorder.begin)).remove
+        here = partial(Here, self._recorder)
+        begin = here(self._recorder.begin, module=self.model)
+        begun = self.model.register_forward_pre_hook(begin).remove
         parts = (self._streams, self._tokens, self._lens)
         ends = [end for part in parts for end in part.hooks(here)]
         return [begun, self._recorder.end, *ends]
@@ -162,12 +166,17 @@ class Trace:
         """What stands around every attention."""
         return self._recorder
 
+    @property
+    def unreached(self) -> str | None:
+        """The sentence for a change of positions that no call reached; None: there is none."""
+        return self._recorder.unreached()
+
     def _sorted(self, changes: Sequence[Change]) -> dict[str, list[Change]]:
         """By place; one without a place is for all of them."""
         found: dict[str, list[Change]] = {name: [] for name in self._places}
         for change in changes:
-            names = self._places if change.place is None else [self[change.place].name]
-            for name in names:
+            where = self._places if change.place is None else [self[change.place].name]
+            for name in where:
                 found[name].append(change)
         return found
 
@@ -194,7 +203,8 @@ def record(model: nn.Module, changes: Sequence[Change] = ()) -> Iterator[Trace]:
 
     Raises:
         UserError: the model has no attention that can be seen.
-        LookupError: a change names no place of the model.
+        LookupError: a change names no place of the model; when the block ends: a change names
+            positions that no call reached.
     """
     trace = Trace(model, changes)
     with ExitStack() as stack:
@@ -207,3 +217,6 @@ def record(model: nn.Module, changes: Sequence[Change] = ()) -> Iterator[Trace]:
         probe.attach(trace.observer)
         stack.callback(probe.detach, trace.observer)
         yield trace
+    wrong = trace.unreached
+    if wrong is not None:
+        raise LookupError(wrong)

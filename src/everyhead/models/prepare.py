@@ -32,12 +32,21 @@ def prepare(model: Model, dtype: torch.dtype | None = None) -> Model:
     if any(isinstance(module, PackedLinear) for module in model.modules()):
         return model
     prepared = copy.deepcopy(model).eval().requires_grad_(False)
+    _forget_observers(prepared)
     own = next(prepared.parameters())
     dtype = own.dtype if dtype is None else dtype
     if dtype != torch.bfloat16 or own.device.type != "cpu" or multiplies_bf16():
         prepared.to(dtype)
     _prepare_children(prepared, dtype)
     return prepared
+
+
+def _forget_observers(model: nn.Module) -> None:
+    """A model that is recorded meanwhile has hooks of the recording; nobody looks at its copy."""
+    for module in model.modules():
+        for hooks in (module._forward_hooks, module._forward_pre_hooks):
+            for key in [key for key, hook in hooks.items() if getattr(hook, "looks", False)]:
+                del hooks[key]
 
 
 def _prepare_children(parent: nn.Module, dtype: torch.dtype) -> None:
