@@ -53,10 +53,24 @@ def _causal(model: Any) -> bool:
     kind = model.config.model_type
     if getattr(model.config, "is_decoder", False):
         return True
+    if reading_both_ways(model.config):
+        return False
     masked = kind in tables.MODEL_FOR_MASKED_LM_MAPPING_NAMES
     written = listed(tables.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, kind)
     classes = {base.__name__ for base in type(model).__mro__}
     return bool(written) and (not masked or bool(written & classes))
+
+
+def reading_both_ways(config: Any) -> dict[str, str]:
+    """Laws that a family listed among the writers does not have → why; empty for all others."""
+    told = {
+        "xlnet": "XLNet reads both ways unless it is given perm_mask, which the plain call is not.",
+        "xlm": "This XLM reads both ways: its config says causal=False.",
+    }
+    kind = getattr(config, "model_type", None)
+    if kind not in told or getattr(config, "causal", False):
+        return {}
+    return dict.fromkeys(("future", "cache", "reorder", "greedy"), told[kind])
 
 
 def listed(table: Mapping[str, Any], key: str) -> set[str]:
@@ -77,7 +91,9 @@ def classifies(model: Any) -> bool:
 
 
 def needs_pictures(takes: set[str], config: Any) -> bool:
-    return "pixel_values" in takes and hasattr(config, "vision_config")
+    return "pixel_values" in takes and any(
+        hasattr(config, name) for name in ("vision_config", "image_size")
+    )
 
 
 def reserved(model: Any) -> int:

@@ -128,7 +128,8 @@ def sums(subject: Subject) -> Failure | None:
 
     large = case(7, 3, 2, 6, extra=2)
     found = undivided(subject, large)
-    if found is None:
+    other = None if found is None else subject.counted_otherwise()
+    if found is None or (other is not None and undivided(other, large) is None):
         return None
     for n, extra in ((2, 1), (2, 2), (3, 1)):
         for small in (case(n, extra=extra), case(n + 1, n, extra=0)):

@@ -8,8 +8,10 @@ padded beside a cache, as generate does.
 """
 
 import contextlib
+import copy
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,9 +23,11 @@ from everyhead.inspection.check_families import (
     parameters,
     plain_generation,
     quiet_transformers,
+    reading_both_ways,
     reserved,
     special,
 )
+from everyhead.inspection.check_feeding import check_fed, noise, vocabulary_of
 from everyhead.inspection.check_own import ordinary_ids
 from everyhead.inspection.subjects import Batch, Case, NotApplicable, Row, Side, Subject
 
@@ -34,7 +38,7 @@ class HuggingFaceSubject(Subject):
     """Any PreTrainedModel that reads tokens, pictures, or both.
 
     Raises:
-        UserError: it reads something else, like sound.
+        UserError: it reads something else, like sound, or ids of no known vocabulary.
     """
 
     model: Any
@@ -46,10 +50,16 @@ class HuggingFaceSubject(Subject):
         self.config = model.config
         self.text = model.config.get_text_config(decoder=True)
         self.kind = kind_of(model, self.takes)
+        self.shifted = self.kind == "decoder"  # does it shift the labels of its loss?
+        self.exempt = reading_both_ways(self.config)
+        self.vocabulary = vocabulary_of(model, self.text) if "input_ids" in self.takes else 0
         self.sides = tuple(self._sides())
 
     def with_model(self, model: nn.Module) -> Subject:
         return HuggingFaceSubject(model, self.tokenizer)
+
+    def fed(self) -> None:
+        check_fed(self)
 
     def wide(self) -> Subject:
         copied = super().wide()
@@ -61,9 +71,12 @@ class HuggingFaceSubject(Subject):
         if self.kind == "picture":
             yield Side("picture", tuple(range(8)), paddable=False)
             return
-        size, last = self.text.vocab_size, self._id("eos_token_id")
+        last = self._id("eos_token_id")
         pad = self._id("pad_token_id", last or 0)
-        first = {"ids": ordinary_ids(size, special(self.config, self.text)), "pad_id": pad}
+        first = {
+            "ids": ordinary_ids(self.vocabulary, special(self.config, self.text)),
+            "pad_id": pad,
+        }
         longest = getattr(self.text, "max_position_embeddings", None) or -1
         longest = longest if longest > 0 else 1 << 30
         if self.kind == "encoder-decoder":
@@ -81,7 +94,7 @@ class HuggingFaceSubject(Subject):
         for config in (self.config, self.text):
             found = getattr(config, name, None)
             found = found[0] if isinstance(found, list) else found
-            if found is not None and 0 <= found < self.text.vocab_size:
+            if found is not None and 0 <= found < self.vocabulary:
                 return found
         return default
 
@@ -98,7 +111,8 @@ class HuggingFaceSubject(Subject):
         ids, real = batch.ids, batch.real
         given: dict[str, Any] = {}
         if "picture" in ids:
-            given["pixel_values"] = self._pictures(ids["picture"])
+            like = (self.device, self.model.dtype)
+            given["pixel_values"] = noise(self.config, ids["picture"][:, 0].tolist(), like)
         if "source" in ids:
             given |= {"input_ids": ids["source"], "attention_mask": _mask(real["source"])}
             given |= {"decoder_input_ids": ids["target"]}
@@ -114,22 +128,6 @@ class HuggingFaceSubject(Subject):
             return None
         return (real.long().cumsum(1) - 1).clamp_min(0) + reserved(self.model)
 
-    def _pictures(self, ids: Tensor) -> Tensor:
-        """Noise, one picture for each number."""
-        config = getattr(self.config, "vision_config", self.config)
-        size = config.image_size
-        height, width = size if isinstance(size, (list, tuple)) else (size, size)
-        made = [
-            torch.randn(
-                getattr(config, "num_channels", 3),
-                height,
-                width,
-                generator=torch.Generator().manual_seed(number),
-            )
-            for number in ids[:, 0].tolist()
-        ]
-        return torch.stack(made).to(self.device, self.model.dtype)
-
     # -------------------------------------------------------------------------------- decoding
 
     def steps(
@@ -139,6 +137,8 @@ class HuggingFaceSubject(Subject):
         name = next((n for n in ("cache", "past_key_values") if n in self.takes), None)
         if name is None or "use_cache" not in self.takes:
             raise NotApplicable("It decodes without a cache.")
+        if "picture" in batch.ids:  # GIT's
+            raise NotApplicable("Its pictures stand in its cache, where check knows no steps.")
         whole, cache, outputs, start = self._inputs(batch), None, [], 0
         if side == "target":
             whole["encoder_outputs"] = self.model.get_encoder()(
@@ -190,24 +190,27 @@ class HuggingFaceSubject(Subject):
             raise NotApplicable("It computes no loss over the tokens of a vocabulary.")
         labels = ids if real is None else ids.masked_fill(~real, -100)
         out = self.model(**self._inputs(batch), **self._plain(), labels=labels)
-        counted = labels[:, 1:] if self.kind == "decoder" else labels  # a decoder's are shifted
+        counted = labels[:, 1:] if self.shifted else labels
         return float(out.loss), int((counted != -100).sum())
+
+    def counted_otherwise(self) -> Subject | None:
+        other = copy.copy(self)  # BartForCausalLM takes labels as they stand, BLIP shifts them
+        other.shifted = not self.shifted
+        return None if self.kind == "encoder-decoder" else other
 
     def _predicts_tokens(self) -> bool:
         logits = self.read(self.batch(Case((self.row(2),)))).get("logits")
-        size = self.text.vocab_size
-        return logits is not None and logits.dim() == 3 and logits.shape[-1] >= size
+        return logits is not None and logits.dim() == 3 and logits.shape[-1] >= self.vocabulary
 
     def saved_and_loaded(self) -> nn.Module:
         with tempfile.TemporaryDirectory() as folder:
             self.model.save_pretrained(folder)
-            loaded = type(self.model).from_pretrained(
-                folder,
-                dtype=self.model.dtype,
-                attn_implementation=self.config._attn_implementation,
-                local_files_only=True,
-            )
-        return loaded
+            more = {"dtype": self.model.dtype, "local_files_only": True}
+            load = partial(type(self.model).from_pretrained, folder, **more)
+            try:
+                return load(attn_implementation=self.config._attn_implementation)
+            except ValueError:  # a part of it knows no such attention (DETR's ResNet)
+                return load()
 
     def quiet(self) -> contextlib.AbstractContextManager[None]:
         return quiet_transformers()

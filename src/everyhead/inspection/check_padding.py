@@ -4,6 +4,8 @@ DESIGN's laws 3 and 5 ("batch = single"). A failing input is made smaller by try
 ones from the smallest on, so what is reported is the first that fails.
 """
 
+import linecache
+import traceback
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -176,7 +178,22 @@ def empty_row(subject: Subject) -> Failure | None:
         for others in ((), (subject.row(2, 1),))
         for n in (1, 3)
     ]
-    return smallest(subject, cases, cases, emptied)
+    try:
+        return smallest(subject, cases, cases, emptied)
+    except ValueError as error:
+        if not refused(error):
+            raise
+        raise NotApplicable(
+            f"It refuses a row in which nothing is real: {' '.join(str(error).split())}"
+        ) from None
+
+
+def refused(error: ValueError) -> bool:
+    """Did the model's own code raise it, by itself or by torch._check? Else it stumbled."""
+    *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+    words = linecache.getline(frame.f_code.co_filename, line)
+    own = not str(frame.f_globals.get("__name__")).startswith("torch.")
+    return own and words.lstrip().startswith("raise ")
 
 
 def emptied(subject: Subject, case: Case) -> Difference | None:

@@ -22,7 +22,8 @@ def greedy(subject: Subject) -> Failure | None:
             smaller = unlikely(subject, small, new)
             if smaller is not None:
                 return Failure(small, smaller, (("new_tokens", new),))
-    return Failure(several, found, (("new_tokens", NEW),))
+    failure = Failure(several, found, (("new_tokens", NEW),))
+    return failure.because("prompts alone pass, so it is padding that changes what is likeliest")
 
 
 def unlikely(subject: Subject, case: Case, n: int) -> Difference | None:

@@ -124,7 +124,7 @@ def check(
     """Try the laws (all, or those named) on a model of ours or Hugging Face's, or a Subject.
 
     Raises:
-        UserError: no such law, or a model that is neither.
+        UserError: no such law, a model that is neither, or one that check cannot feed.
     """
     unknown = [law for law in laws or () if law not in LAWS]
     if unknown:
@@ -134,7 +134,13 @@ def check(
 
 
 def one_by_one(subject: Subject, laws: Sequence[str]) -> Iterator[Finding]:
-    """Each law's finding as soon as it is there; nothing is compared where nothing repeats."""
+    """Each law's finding as soon as it is there; nothing is compared where nothing repeats.
+
+    Raises:
+        UserError: check cannot feed such a model.
+    """
+    with undisturbed(subject.model), subject.quiet():
+        subject.fed()
     first = judged("repeat", subject)
     for name in laws:
         if name == "repeat":

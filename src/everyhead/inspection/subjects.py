@@ -126,6 +126,13 @@ class Subject:
         """Every output by name, floating, of shape (B, …) or (B, T of its side, …)."""
         raise NotImplementedError
 
+    def fed(self) -> None:
+        """Is it read at all? Asked once, before the first law.
+
+        Raises:
+            UserError: the adapter cannot feed such a model, so that it is no fault of its.
+        """
+
     def steps(
         self, batch: Batch, widths: Sequence[int], move: tuple[int, Tensor] | None = None
     ) -> tuple[str, Tensor]:
@@ -147,6 +154,10 @@ class Subject:
     def loss(self, batch: Batch) -> tuple[float, float]:
         """The model's own loss as a mean over tokens, and how many tokens those are."""
         raise NotApplicable("It computes no loss of tokens.")
+
+    def counted_otherwise(self) -> "Subject | None":
+        """The same, counting the tokens of a loss the other way, where nobody says which it is."""
+        return None
 
     def saved_and_loaded(self) -> nn.Module:
         """The model as it comes back from a folder."""
