@@ -75,6 +75,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "resnet": lambda: many("ResNetForImageClassification", "ResNetConfig", **STAGES),
     "detr": detr,
     "vilt": lambda: many("ViltModel", "ViltConfig", **PATCHES, vocab_size=99),
+    "git": lambda: many("GitModel", "GitConfig", **BERT, vision_config=PATCHES),
     "captioner": captioner,
     "llava": llava,
     "qwen2-vl": qwen2_vl,
@@ -171,6 +172,12 @@ def test_vilt_is_shown_a_picture_and_does_order_its_patches_by_chance():
     found = findings(model)
     assert {law for law, f in found.items() if f.verdict == "fail"} <= {"repeat"}
     assert "The model stopped" not in found["repeat"].sentence
+
+
+def test_pictures_that_stand_in_a_cache_are_not_shown_to_it_again():
+    found = findings(make("git"))
+    assert "fail" not in {f.verdict for f in found.values()}
+    assert "pictures stand in its cache" in found["cache"].sentence == found["reorder"].sentence
 
 
 # --------------------------------------------------------------------------- what it cannot feed
