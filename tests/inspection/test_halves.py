@@ -51,17 +51,18 @@ def test_what_reads_a_memory_stands_in_its_decoder(kind: str, bare: bool):
 @pytest.mark.parametrize("kind", ["gpt2", "bert"])
 @torch.no_grad()
 def test_cached_steps_of_such_a_decoder_are_one_matrix(kind: str):
-    """Defect: as `encoder.0.cross_attn` it knew no self-attention whose steps it goes with."""
-    model, memory = decoder(kind, bare=False), torch.randn(2, 5, 32)
+    """Defect: an `encoder.0.cross_attn` knows no self-attention whose steps it goes with."""
+    model, memory = decoder(kind, bare=True), torch.randn(2, 5, 32)
     text = ids(2, 7)
     with record(model) as trace:
         cache = hf.DynamicCache(config=model.config)
         cache = hf.EncoderDecoderCache(cache, hf.DynamicCache(config=model.config))
         for t in range(7):
-            more = {"past_key_values": cache, "use_cache": True}
+            more = {"cache": cache, "use_cache": True}
             model(input_ids=text[:, t : t + 1], encoder_hidden_states=memory, **more)
     with record(model) as whole:
         model(input_ids=text, encoder_hidden_states=memory)
+    assert len(whole.stack("decoder")) == 4
     for place in whole.stack("decoder"):
         torch.testing.assert_close(trace[place.name].weights(), place.weights(), **NEAR)
 

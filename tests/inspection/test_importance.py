@@ -75,6 +75,10 @@ def test_gradients_of_weights_are_those_of_eager_attention(make, near: float) ->
         torch.testing.assert_close(
             relevance(place) * real[:, 0], positive * real[:, 0], **tolerance
         )
+        one = gradient_weights(place, 1, 2)
+        torch.testing.assert_close(one, got[:, 1:2, 2:3], **tolerance)
+        with pytest.raises(ValueError, match=f"no 9 among the 4 heads of {place.name}"):
+            weight_gradients(place, [9])
         some = gradient_weights(place, [1, 3], slice(1, 3))
         torch.testing.assert_close(some, got[:, [1, 3], 1:3])
         naive = np.zeros((2, 4))

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from everyhead.inspection.changes import HeadOff
+from everyhead.inspection.selection import Heads, Rows, heads_of, rows_of
 from everyhead.inspection.trace import Trace, record
 from everyhead.layers.attention import Parts, filled, grouped
 from everyhead.layers.masks import Mask
@@ -41,11 +42,9 @@ class Differentiated(Protocol):
     @property
     def mask(self) -> Mask | None: ...
 
-    def weights(
-        self, heads: list[int] | slice | None = None, rows: slice | Tensor | None = None
-    ) -> Tensor: ...
+    def weights(self, heads: Heads = None, rows: Rows = None) -> Tensor: ...
 
-    def output(self, rows: slice | Tensor | None = None) -> Tensor: ...
+    def output(self, rows: Rows = None) -> Tensor: ...
 
 
 def head_effects(
@@ -103,16 +102,18 @@ def gradients(model: nn.Module, loss: Loss) -> Trace:
 
 def weight_gradients(
     place: Differentiated,
-    heads: list[int] | slice | None = None,
-    rows: slice | Tensor | None = None,
+    heads: Heads = None,
+    rows: Rows = None,
 ) -> Tensor:
     """dL/dA (B, h, t, S) of the heads and rows asked for, computed now; 0 where A may not look.
 
     Raises:
         LookupError: nothing was differentiated at this place, or only the last of several steps.
+        ValueError: there is no such head or row.
     """
     gradient, parts = _gradient(place), place.parts
-    heads, rows = slice(None) if heads is None else heads, slice(None) if rows is None else rows
+    heads = heads_of(slice(None) if heads is None else heads, parts.q.shape[1], place.name)
+    rows = rows_of(slice(None) if rows is None else rows, parts.q.shape[2], place.name)
     v = filled(grouped(parts), place.mask).v[:, heads]  # (B, h, S, D)
     asked = gradient[:, heads][:, :, rows]  # (B, h, t, D)
     wide = torch.promote_types(v.dtype, torch.float32)
@@ -132,8 +133,8 @@ def weight_gradients(
 
 def gradient_weights(
     place: Differentiated,
-    heads: list[int] | slice | None = None,
-    rows: slice | Tensor | None = None,
+    heads: Heads = None,
+    rows: Rows = None,
 ) -> Tensor:
     """A ∘ dL/dA (B, h, t, S), signed; raises as `weight_gradients`.
 
@@ -142,7 +143,7 @@ def gradient_weights(
     return place.weights(heads, rows) * weight_gradients(place, heads, rows)
 
 
-def relevance(place: Differentiated, rows: slice | Tensor | None = None) -> Tensor:
+def relevance(place: Differentiated, rows: Rows = None) -> Tensor:
     """mean_h max(0, A ∘ dL/dA) (B, t, S): Chefer et al. 2021 equation 5; L is what to explain.
 
     Raises as `weight_gradients`.
