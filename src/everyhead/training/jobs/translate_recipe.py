@@ -92,7 +92,7 @@ class ModelRecipe(Section):
 class EvaluateRecipe(Section):
     """How translations are made and scored; `tokenize` is sacreBLEU's."""
 
-    beam: int = Field(default=4, ge=1)
+    beam: int = Field(default=4, ge=1, le=1000)  # generation/search.py takes no more
     length_penalty: float = 1.0
     tokenize: str = "13a"
     max_sentences: int = Field(default=500, ge=1)  # of the validation set while training
