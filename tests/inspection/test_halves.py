@@ -137,3 +137,23 @@ def test_a_head_that_does_a_little_more_is_refused():
     hook.remove()
     with pytest.raises(LookupError, match="does more than a norm and a product"):
         trace.logits("decoder.0")
+
+
+def test_a_head_that_wants_two_things_is_read_inside():
+    """BERT's heads for gaps and for neighbours are one module of two arguments."""
+    model = lively(hf.BertForPreTraining(hf.BertConfig(**foreign.TEXT)))
+    ids = torch.randint(5, 40, (2, 7))
+    with torch.no_grad(), record(model) as trace:
+        given = model(ids).prediction_logits
+    last = list(trace.layers())[-1]
+    torch.testing.assert_close(trace.logits(last), given, rtol=0, atol=1e-5)
+
+
+def test_logits_of_a_pass_before_say_nothing_of_a_body_that_ran_alone_since():
+    model = lively(foreign.make("llama"))
+    ids = torch.randint(5, 40, (2, 7))
+    with torch.no_grad(), record(model) as trace:
+        model(ids)
+        model.model(ids[:1])
+        wanted = model.lm_head(model.model(ids[:1]).last_hidden_state)
+    torch.testing.assert_close(trace.logits("decoder.1"), wanted, rtol=0, atol=1e-5)

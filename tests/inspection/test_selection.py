@@ -1,8 +1,10 @@
 """Heads and rows that are asked for, against the same cut of the whole matrix."""
 
+import numpy as np
 import pytest
 import torch
 
+from everyhead.inspection import selection
 from everyhead.inspection.changes import HeadOff, Replaced, TokenHidden
 from everyhead.inspection.trace import record
 from tests.inspection.foreign import inputs, make
@@ -59,7 +61,7 @@ def test_what_is_out_of_range_is_named(name: str):
             ask(rows=[t])
     with pytest.raises(ValueError, match=rf"one yes or no for each of the {t} rows"):
         place.weights(rows=torch.tensor([True]))
-    with pytest.raises(TypeError):
+    with pytest.raises(ValueError, match="give whole numbers"):
         place.weights(heads=1.5)
 
 
@@ -156,3 +158,17 @@ def test_a_replacement_of_another_batch_or_width_is_named():
     with record(model, [Replaced(place, out[:1])]) as changed:  # one for every row of the batch
         model(**given)
     assert changed[place].shape == (*out.shape[:3], 9)
+
+
+def test_yes_or_no_for_each_head_is_a_mask_however_it_is_written():
+    found = selection.heads_of([True, False, True], 3, "a")
+    assert found == selection.heads_of(torch.tensor([True, False, True]), 3, "a") == [0, 2]
+    assert selection.heads_of(np.array([False, True, False]), 3, "a") == [1]
+    assert selection.rows_of(np.array([False, True]), 2, "a").tolist() == [1]
+    with pytest.raises(ValueError, match="one yes or no for each of the 3 heads of a; got 2"):
+        selection.heads_of([True, False], 3, "a")
+    for wrong in ([1.5], ["0"], [True, 1], 2.0):
+        with pytest.raises(ValueError, match=r"whole numbers|yes or no"):
+            selection.heads_of(wrong, 3, "a")
+    with pytest.raises(ValueError, match="yes or no"):
+        HeadOff("decoder.0.self_attn", [True, False])

@@ -76,3 +76,11 @@ def test_gpt2_reads_as_many_positions_as_theirs(tmp_path) -> None:
     ids = torch.arange(30)[None]
     with torch.no_grad():
         torch.testing.assert_close(ours(ids), theirs(ids).logits, rtol=1e-5, atol=1e-4)
+
+
+def test_an_end_that_is_asked_for_is_the_only_one(tmp_path) -> None:
+    published(tmp_path, "gpt2", 0, [3, 4])
+    found = load_model(tmp_path, changes={"eos_id": 7}).config
+    assert (found.eos_id, found.more_eos_ids) == (7, ())
+    found = load_model(tmp_path, changes={"eos_id": 7, "more_eos_ids": (8,)}).config
+    assert (found.eos_id, found.more_eos_ids) == (7, (8,))

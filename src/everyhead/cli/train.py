@@ -102,6 +102,7 @@ def train_run(
         UserError: the folder holds a run and neither resume nor overwrite is asked for, or the
             data or the recipe are wrong. Then nothing on disk has changed.
     """
+    from everyhead.cli.held_out import warn_if_others
     from everyhead.cli.opened import choose_device, choose_threads
     from everyhead.cli.progress import TrainingDisplay
     from everyhead.training import run as runs
@@ -118,6 +119,7 @@ def train_run(
     score = _bleu(prepared, display) if recipe.job == "translate" else None
     trainer = runs.make_trainer(prepared, folder, device=place, score=score, listener=display)
     if resume:
+        warn_if_others(folder, prepared.report)
         trainer.resume()
     if not resume or recipe != runs.run_recipe(folder):
         _begin(folder, prepared, keep=resume)

@@ -7,6 +7,7 @@ head as its family does, and may scale, cap or shift around them. What is put to
 therefore held against the logits that the model gave itself, and is refused where it is another.
 """
 
+import inspect
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -53,7 +54,9 @@ class Lens:
         if layer.partition(".")[0] != self.half:
             raise LookupError(f"no head reads {layer}: the model's head reads the {self.half}")
         read = self._own() if isinstance(self._last.module, MultiHeadAttention) else self._foreign()
-        if self._given is not None and not _are_close(read(last[:, None])[:, 0], self._given):
+        given = self._given
+        theirs = given is not None and given.shape[0] == last.shape[0]  # else of another pass
+        if given is not None and theirs and not _are_close(read(last[:, None])[:, 0], given):
             raise LookupError(
                 f"the head of {type(self.model).__name__} does more than a norm and a "
                 "product, so states between the layers cannot be read by it"
@@ -82,7 +85,8 @@ class Lens:
         """The largest part around the product at `path` without the layers: BERT's transforms."""
         words = path.split(".")
         around = [".".join(words[: i + 1]) for i in range(len(words))]
-        return next((one for one in around if not self._last.path.startswith(f"{one}.")), path)
+        without = (one for one in around if not self._last.path.startswith(f"{one}."))
+        return next((one for one in without if _takes_states(self.model.get_submodule(one))), path)
 
     def _norm(self) -> nn.Module | None:
         """The norm that stands behind the list of layers, beside it."""
@@ -119,5 +123,14 @@ def _are_close(found: Tensor, given: Tensor) -> bool:
         return False
     exact = given.dtype in (torch.float32, torch.float64)
     exact &= found.dtype == given.dtype and torch.get_float32_matmul_precision() == "highest"
-    furthest = (found.double() - given.double()).abs().max()
-    return bool(furthest <= (CLOSE if exact else CLOSE_HALF) * given.double().abs().max())
+    found, given, same = found.double(), given.double(), found == given  # −∞ is −∞
+    furthest = (found - given).abs().masked_fill(same, 0).max()
+    largest = given.abs().masked_fill(~given.isfinite(), 0).max()
+    return bool(furthest <= (CLOSE if exact else CLOSE_HALF) * largest)
+
+
+def _takes_states(module: nn.Module) -> bool:
+    """Is one argument enough? BERT's heads for gaps and for neighbours want two together."""
+    wanted = inspect.signature(module.forward).parameters.values()
+    needed = [p for p in wanted if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
+    return len([p for p in needed if p.kind is not p.VAR_POSITIONAL]) <= 1

@@ -6,7 +6,7 @@ One number stands for a list of one: axes stay where they are, so what comes bac
 
 import operator
 from collections.abc import Iterable, Sequence
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -65,15 +65,34 @@ def within(numbers: Sequence[int] | None, n: int, what: str) -> list[int]:
 
 
 def _existing(asked: int | Iterable[SupportsIndex] | Tensor, n: int, what: str) -> list[int]:
-    if isinstance(asked, Tensor) and asked.dtype == torch.bool:
-        if asked.shape != (n,):
-            raise ValueError(f"one yes or no for each of the {n} {what}; got {tuple(asked.shape)}")
-        return asked.nonzero()[:, 0].tolist()
-    numbers = _numbers(asked)
+    listed = _listed(asked)
+    if listed and all(map(_is_yes_or_no, listed)):
+        if len(listed) != n:
+            raise ValueError(f"one yes or no for each of the {n} {what}; got {len(listed)}")
+        return [i for i, chosen in enumerate(listed) if chosen]
+    numbers = _numbers(listed)
     return within([number + n if -n <= number < 0 else number for number in numbers], n, what)
 
 
-def _numbers(asked: int | Iterable[SupportsIndex] | Tensor) -> list[int]:
+def _listed(asked: Any) -> list[Any]:
     if isinstance(asked, Tensor):
-        asked = asked.reshape(-1).tolist()
-    return [operator.index(one) for one in (asked if isinstance(asked, Iterable) else [asked])]
+        return asked.reshape(-1).tolist()
+    return list(asked) if isinstance(asked, Iterable) else [asked]
+
+
+def _numbers(asked: Any) -> list[int]:
+    """
+    Raises:
+        ValueError: they are no whole numbers.
+    """
+    listed = _listed(asked)
+    if any(map(_is_yes_or_no, listed)):
+        raise ValueError(f"{listed} says yes or no where the numbers themselves are needed")
+    try:
+        return [operator.index(one) for one in listed]
+    except TypeError:
+        raise ValueError(f"{asked!r}: give whole numbers, or one") from None
+
+
+def _is_yes_or_no(one: object) -> bool:
+    return type(one).__name__ in ("bool", "bool_")  # NumPy's own too

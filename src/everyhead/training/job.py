@@ -150,8 +150,7 @@ def learnt_labels(begun: Path | None, today: Sequence[str]) -> tuple[str, ...]:
     Raises:
         UserError: the data have a label that the run did not learn.
     """
-    there = begun is not None and (begun / DATA).is_file()
-    known = read_json(begun / DATA).get("labels") if begun is not None and there else None
+    known = [] if begun is None else _labels_in(begun)
     if not known:
         return tuple(today)
     if new := [label for label in today if label not in known]:
@@ -160,6 +159,16 @@ def learnt_labels(begun: Path | None, today: Sequence[str]) -> tuple[str, ...]:
             f"{', '.join(map(repr, new[:3]))}. Put the data back as they were, or train a new run."
         )
     return tuple(known)
+
+
+def _labels_in(run: Path) -> list[str]:
+    """Of data.json; older runs have them in config.json alone, once weights were saved."""
+    told = read_json(run / DATA) if (run / DATA).is_file() else {}
+    if known := told.get("labels"):
+        return list(known)
+    config = read_json(run / "config.json") if (run / "config.json").is_file() else {}
+    names = config.get("id2label") or {}
+    return [names[number] for number in sorted(names, key=int)]
 
 
 class JobKind(NamedTuple):

@@ -90,6 +90,8 @@ def opened(
     kind = kind_for(values, where)
     config = as_generated(_config(kind, values, where), folder)
     if changes:
+        if "eos_id" in changes and "more_eos_ids" in type(config).model_fields:
+            changes = {"more_eos_ids": (), **changes}  # one end is asked for
         config = validated(type(config), config.model_dump() | dict(changes), f"{where}, changed,")
     model = _built(kind.family, config, where, drawn=False)
     tensors, notes = _tidied(folder, values, kind)

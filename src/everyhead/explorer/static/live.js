@@ -34,6 +34,7 @@ export function makeLive(app) {
     self.timer = setTimeout(() => self.run(), PAUSE);
   };
   self.effect = (details, at) => measured(app, self, details, at);
+  self.back = () => back(app, self);
   app.archive.remote = (group, layer, h, row, column) => remote(app, group, layer, h, row, column);
   return self;
 }
@@ -76,6 +77,13 @@ function inputOf(groups) {
 
 function current(app) {
   return app.page.scenes[within(app.state.get("scene"), app.page.scenes.length)];
+}
+
+/** One piece less; where it stood in the input itself, it cannot stay hidden. */
+function back(app, self) {
+  const { groups } = current(app);
+  const left = inputOf(groups).length - (writesTarget({ groups }) ? 0 : 1);
+  self.run({ tail: self.tail.slice(0, -1), hidden: self.hidden.filter((i) => i < left) });
 }
 
 async function run(app, self, changes) {

@@ -86,12 +86,11 @@ function wordsTable(self, { words, kept, of }) {
 }
 
 function steps(self, { words, draw }) {
-  const back = () => self.run({ tail: self.tail.slice(0, -1) });
   return el(
     "div",
     { class: "bar" },
     button(say("stepGreedy"), () => goOn(self, words[0]), { id: "step-greedy" }),
     button(say("stepSample"), () => goOn(self, draw), { id: "step-sample" }),
-    self.tail.length ? button(say("stepBack"), back, { id: "step-back" }) : null,
+    self.tail.length ? button(say("stepBack"), () => self.back(), { id: "step-back" }) : null,
   );
 }
