@@ -1,7 +1,8 @@
 """LSTM, GRU, convolution and Transformer side by side (B17-27, B681): loss, tokens/s, memory.
 
     two tasks     going on with Shakespeare; English TAB Chinese, scored on the Chinese alone
-    same for all  text, tokenizer, batches in the same order, steps, schedule, parameters (± 2 %)
+    same for all  text, tokenizer, rows (a document to its end, or as much as fits), batches in the
+                  same order, steps, schedule, parameters (± 2 %)
     by length     one training step of B·T = 8,192 tokens at T = 64 … 2,048, and its peak memory
 
 Translation here is a language model's: a pair is one document, the target follows its source. The
@@ -75,7 +76,8 @@ def task_changes(task: str, folder: Path) -> list[str]:
     text = "".join(f"{source}\t{target}\n" for source, target in pairs.rows())
     (folder / "pairs.txt").write_bytes(text.encode("utf-8"))
     files = json.dumps([str(folder / "pairs.txt")])
-    return [f"data.files={files}", 'data.documents="line"', "data.split=document"]
+    rows = "train.batch_sentences=64"  # pairs are short
+    return [f"data.files={files}", 'data.documents="line"', "data.split=document", rows]
 
 
 def learnt(task: str, network: str, seed: int, args: argparse.Namespace) -> dict[str, Any]:
@@ -94,6 +96,7 @@ def learnt(task: str, network: str, seed: int, args: argparse.Namespace) -> dict
         model = numbers(network, vocab, base.model.max_len) | {"dropout": 0.0}
         sections = {"model": type(base.model)(**model)}
         prepared = prepare(base.model_copy(update=sections))
+        prepared.apart = False  # a Transformer's rows would hold several documents
         trainer = make_trainer(prepared, folder, save=lambda model: None)
         start = time.process_time(), time.perf_counter()
         state = trainer.fit()
@@ -102,7 +105,8 @@ def learnt(task: str, network: str, seed: int, args: argparse.Namespace) -> dict
         if task == "translation":
             scores |= target_loss(trainer.model, prepared)
     found = {key: scores[key] for key in ("loss", "bits_per_byte", "target_loss") if key in scores}
-    rates = {"tokens_a_second": state.n_tokens / seconds[1], "cpu_seconds": seconds[0]}
+    rates = {"tokens": state.n_tokens, "tokens_a_second": state.n_tokens / seconds[1]}
+    rates["cpu_seconds"] = seconds[0]
     return found | rates | {"parameters": size(model, vocab), "d_model": model.get("d_model")}
 
 

@@ -79,5 +79,7 @@ def test_pictures_keep_the_places_of_their_classes(tmp_path):
 def test_a_run_that_says_nothing_of_labels_has_those_of_the_data(tmp_path):
     assert learnt_labels(None, ["b", "a"]) == ("b", "a")
     assert learnt_labels(tmp_path, ["b", "a"]) == ("b", "a")
-    (tmp_path / "config.json").write_text('{"id2label": {"10": "z", "2": "b", "0": "a"}}', "utf-8")
+    (tmp_path / "config.json").write_text(
+        '{"id2label": {"10": "z", "2": "b", "0": "a"}}', encoding="utf-8"
+    )
     assert learnt_labels(tmp_path, ["b", "a"]) == ("a", "b", "z")  # of its weights, once saved
