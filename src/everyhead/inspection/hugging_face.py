@@ -12,6 +12,7 @@ What torch.compile made of a model earlier never asks the table: meanwhile it ru
 import sys
 import threading
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
@@ -34,6 +35,7 @@ class Bridge:
         self._readings = Readings()
         self._before: dict[str, Any] = {}
         self._eager: Any = None  # while it is open, nothing runs compiled
+        self._shown: dict[FunctionType, Shown] = {}  # every layer asks for the same
 
     def start(self) -> None:
         from transformers.modeling_utils import AttentionInterface
@@ -62,7 +64,7 @@ class Bridge:
                     delattr(AttentionInterface, name)
                 else:
                     setattr(AttentionInterface, name, original)
-            self._before = {}
+            self._before, self._shown = {}, {}
             self._readings.clear()
             if self._eager is not None:
                 self._eager.__exit__(None, None, None)
@@ -71,9 +73,14 @@ class Bridge:
     def _asked(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def answer(table: Any, *args: Any, **kwargs: Any) -> Any:
             function = original(table, *args, **kwargs)
-            if not probe.active() or isinstance(function, Shown) or not callable(function):
+            if isinstance(function, Shown) or not probe.active() or not callable(function):
                 return function
-            return Shown(function, self._readings)
+            if not isinstance(function, FunctionType):
+                return Shown(function, self._readings)
+            known = self._shown.get(function)
+            if known is None:
+                known = self._shown[function] = Shown(function, self._readings)
+            return known
 
         return answer
 
@@ -83,6 +90,7 @@ class Shown:
 
     def __init__(self, function: Function, readings: Readings) -> None:
         self.function, self.readings = function, readings
+        self.name = str(getattr(function, "__name__", type(function).__name__))
 
     def __call__(
         self,
@@ -101,7 +109,7 @@ class Shown:
         def attend(used: Parts, rule: Mask | None) -> Tensor:
             nonlocal rows
             if used is not parts or rule is not mask:
-                if "eager" in _name(self.function):
+                if "eager" in self.name:
                     rows = attention.weights(used, rule).to(query.dtype)
                 return attention.attend(used, rule, float(kwargs.get("dropout") or 0.0))
             result = self.function(module, query, key, value, attention_mask, *args, **kwargs)
@@ -130,7 +138,7 @@ class Shown:
         scale = query.shape[-1] ** -0.5 if scale is None else scale
         form = (float(scale), bias, kwargs.get("softcap"), kwargs.get("s_aux"))
         parts = Parts(query, key, value, *form)
-        if attention_mask is None or "flash" in _name(self.function):
+        if attention_mask is None or "flash" in self.name:
             return self._by_rule(module, parts, attention_mask, kwargs)
         if not isinstance(attention_mask, Tensor):  # what flex attention is given
             size = query.shape[0], query.shape[1]
@@ -148,7 +156,7 @@ class Shown:
         self, module: nn.Module, parts: Parts, real: Tensor | None, kwargs: dict[str, Any]
     ) -> tuple[Parts, Mask | None]:
         """Without a matrix causality is an argument or stands on the module."""
-        name, n_queries = _name(self.function), parts.q.shape[2]
+        name, n_queries = self.name, parts.q.shape[2]
         if "eager" in name:
             return parts, None
         causal = kwargs.get("is_causal")
@@ -185,10 +193,6 @@ def _without_room(parts: Parts, n_keys: int | None) -> Parts:
     if parts.k.shape[2] == n_keys:
         return parts
     return parts._replace(k=parts.k[:, :, :n_keys].clone(), v=parts.v[:, :, :n_keys].clone())
-
-
-def _name(function: Any) -> str:
-    return str(getattr(function, "__name__", type(function).__name__))
 
 
 def _has_room(key: Tensor, query: Tensor, n_seen: int | None) -> bool:

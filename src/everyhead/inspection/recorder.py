@@ -29,7 +29,9 @@ class Recorder:
         changes: dict[str, list[Change]],
     ) -> None:
         self.places, self.tokens, self.changes = places, tokens, changes
-        self._by_name = {place.name: place for one in places.values() for place in one}
+        named = {place.name: place for one in places.values() for place in one}
+        self._own = {name: named.get(_layer(name) + "self_attn") for name in named}
+        self._reader = {name: named.get(_layer(name) + "cross_attn") for name in named}
         self._turn = dict.fromkeys(places, 0)
         self._readings = Readings()
         self._layouts: dict[str, Layout] = {}
@@ -42,12 +44,12 @@ class Recorder:
         if module not in self.places:
             return attend(parts, mask)
         place = self._next(module)
+        changes = self.changes.get(place.name, [])
         layout = self._layout(module, place, parts, mask)
         own = by_row(parts, layout)
         relation = self._relation(place, own)
         start = 0 if relation.step is Step.FRESH else place.length
         first = 0 if place.kind == "cross" else start + own.q.shape[2] - own.k.shape[2]
-        changes = self.changes.get(place.name, [])
         seen = None if layout.slots is not None else mask  # a beam sees all of its own history
         for change in changes:
             if isinstance(change, TokenHidden):
@@ -86,6 +88,8 @@ class Recorder:
     def _next(self, module: nn.Module) -> Place:
         """A module's place; one that is several layers takes its places in turn."""
         places = self.places[module]
+        if len(places) == 1:
+            return places[0]
         self._turn[module] += 1
         return places[(self._turn[module] - 1) % len(places)]
 
@@ -93,7 +97,7 @@ class Recorder:
         """The self-attention of the layer, whose calls a cross-attention's are like."""
         if place.kind == "self":
             return place
-        return self._by_name.get(place.name.removesuffix("cross_attn") + "self_attn")
+        return self._own[place.name]
 
     def _note(self, place: Place, own: Parts, mask: Mask | None, relation: Relation) -> None:
         bias = None if own.bias is None else self._readings.of(own.bias, bias_of)
@@ -115,7 +119,7 @@ class Recorder:
     def _relation(self, place: Place, own: Parts) -> Relation:
         """A memory's keys tell nothing: its reader goes on as the self-attention before it did."""
         if place.kind == "self":
-            reader = self._by_name.get(place.name.removesuffix("self_attn") + "cross_attn")
+            reader = self._reader[place.name]
             memory = reader.calls[-1].k if reader is not None and reader.calls else None
             return place.compare(own.k, own.q.shape[2], memory)
         before = self.before(place)
@@ -124,6 +128,10 @@ class Recorder:
             step = getattr(own, "step", None)
             return told(step, place.length, own.q.shape[0], rows_before)
         return before.last
+
+
+def _layer(name: str) -> str:
+    return name.removesuffix("cross_attn").removesuffix("self_attn")
 
 
 def _within_backward() -> bool:

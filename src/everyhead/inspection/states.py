@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from everyhead.inspection.names import Spot
 from everyhead.inspection.places import Place
 from everyhead.inspection.relation import Step
+from everyhead.inspection.steps import copied
 from everyhead.layers import probe
 
 Handles = list[Callable[[], None]]
@@ -58,7 +59,7 @@ class Stream:
         if step in (Step.FRESH, Step.LOST):
             self._calls = []
         if step is not Step.LOST:
-            self._calls.append(x.detach().clone())
+            self._calls.append(copied(x))
 
     @property
     def newest(self) -> Tensor:
@@ -134,7 +135,7 @@ class Layer:
         """Keep what enters until the attention has told how the call goes on."""
         x = args[0] if args else kwargs.get("hidden_states")
         if x is not None:
-            self._waiting = _rectangle(x, kwargs).detach().clone()
+            self._waiting = copied(_rectangle(x, kwargs))
 
     def leave(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """Keep what leaves, as the states of the attention that was called last."""

@@ -41,11 +41,14 @@ class Tokens:
 
 
 def _tables(modules: Iterable[nn.Module]) -> list[nn.Module]:
-    found: list[nn.Module] = []
+    modules, found = list(modules), list[nn.Module]()
+    kinds = set(map(type, modules))  # few: most modules are told by their class
+    own = {kind for kind in kinds if issubclass(kind, TokenEmbedding)}
+    knowing = {kind for kind in kinds - own if hasattr(kind, "get_input_embeddings")}
     for module in modules:
-        if isinstance(module, TokenEmbedding):
+        if type(module) in own:
             found.append(module)
-        elif hasattr(type(module), "get_input_embeddings"):
+        elif type(module) in knowing:
             try:
                 table = cast(Any, module).get_input_embeddings()
             except (NotImplementedError, AttributeError):

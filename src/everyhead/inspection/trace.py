@@ -35,12 +35,11 @@ class Trace:
 
     def __init__(self, model: nn.Module, changes: Sequence[Change] = ()) -> None:
         self.model = model
-        self._modules = dict(model.named_modules())  # walked once: it costs as much as a layer
+        self._modules = names.walk(model)  # once: it costs as much as a layer
         self._spots = spots = names.spots(model, self._modules)
         if not spots:
             raise UserError(names.nothing_to_see(model, self._hidden))
         self._places = {spot.name: _place(spot) for spot in spots}
-        self._paths = {path: spot.name for spot in spots for path in names.paths(model, spot)}
         self._tokens = Tokens(self._modules.values())
         by_module: dict[nn.Module, list[Place]] = {spot.module: [] for spot in spots}
         for spot in spots:
@@ -52,6 +51,10 @@ class Trace:
     @cached_property
     def _hidden(self) -> dict[str, nn.Module]:
         return names.hidden(self._modules, self._spots)
+
+    @cached_property
+    def _paths(self) -> dict[str, str]:
+        return {path: spot.name for spot in self._spots for path in names.paths(self.model, spot)}
 
     def places(self) -> list[str]:
         """Every attention of the model that can be seen, in its order."""
@@ -197,6 +200,11 @@ def _place(spot: names.Spot) -> Place:
     return Place(spot.name, spot.path, kind=spot.kind, method=own)
 
 
+def _all(ends: list[Callable[[], None]]) -> None:
+    for end in ends:
+        end()
+
+
 @contextmanager
 def record(model: nn.Module, changes: Sequence[Change] = ()) -> Iterator[Trace]:
     """Record every attention of `model` while the context is open, with these changes made.
@@ -208,8 +216,7 @@ def record(model: nn.Module, changes: Sequence[Change] = ()) -> Iterator[Trace]:
     """
     trace = Trace(model, changes)
     with ExitStack() as stack:
-        for end in trace.hooks():
-            stack.callback(end)
+        stack.callback(_all, trace.hooks())
         if trace.asks_interface:
             bridge.start()
             stack.callback(bridge.stop)
