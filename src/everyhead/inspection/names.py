@@ -105,14 +105,33 @@ def _together(found: list[Spot]) -> list[Spot]:
 
 def _spot(module: nn.Module, path: str, which: int) -> Spot:
     """Named by the first number of its path (which 0) or by the last (−1)."""
+    told = _told(path, which)
+    crosses = told.crosses or bool(getattr(module, "is_cross_attention", False))
+    kind = "cross" if crosses else "self"
+    layer = f"{told.half or _half(module)}.{told.number}"
+    return Spot(module, path, f"{layer}.{kind}_attn", kind, layer, told.layer_path)
+
+
+class _Told(NamedTuple):
+    """What a path says by itself; half "": the module has to say."""
+
+    half: str
+    number: str
+    crosses: bool
+    layer_path: str
+
+
+@functools.lru_cache(4096)
+def _told(path: str, which: int) -> _Told:
     words = path.split(".")
     numbers = [place for place, word in enumerate(words) if word.isdigit()]
     depth = numbers[which] if numbers else len(words)
     start = numbers[0] if numbers else len(words)
-    kind = "cross" if _reads_memory(module, words[start:]) else "self"
-    layer = f"{_half(module, words[:start])}.{words[depth] if numbers else 0}"
-    layer_path = ".".join(words[: depth + 1])
-    return Spot(module, path, f"{layer}.{kind}_attn", kind, layer, layer_path)
+    before, after = path.lower().split(".")[:start], path.lower().split(".")[start:]
+    crosses = any(mark in word for word in after for mark in CROSS)
+    towers = (tower for word in before for mark, tower in TOWERS.items() if mark in word)
+    half = next(towers, "decoder" if any("decoder" in word for word in before) else "")
+    return _Told(half, words[depth] if numbers else "0", crosses, ".".join(words[: depth + 1]))
 
 
 def _repeated(model: nn.Module, found: list[Spot]) -> list[Spot]:
@@ -128,20 +147,8 @@ def _repeated(model: nn.Module, found: list[Spot]) -> list[Spot]:
     return spots
 
 
-def _reads_memory(module: nn.Module, words: list[str]) -> bool:
-    spelled = [word.lower() for word in words]
-    marked = any(mark in word for word in spelled for mark in CROSS)
-    return marked or bool(getattr(module, "is_cross_attention", False))
-
-
-def _half(module: nn.Module, words: list[str]) -> str:
-    """Which of text, vision, audio, encoder and decoder."""
-    for word in words:
-        for mark, tower in TOWERS.items():
-            if mark in word.lower():
-                return tower
-    if any("decoder" in word.lower() for word in words):
-        return "decoder"
+def _half(module: nn.Module) -> str:
+    """Encoder or decoder."""
     causal = getattr(module, "is_causal", None)
     if causal is None:
         causal = getattr(getattr(module, "config", None), "is_decoder", False)

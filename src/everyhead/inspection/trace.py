@@ -21,6 +21,7 @@ from everyhead.inspection.changes import Change
 from everyhead.inspection.following import while_generating
 from everyhead.inspection.hugging_face import bridge
 from everyhead.inspection.lens import Lens
+from everyhead.inspection.memory import keep_freed
 from everyhead.inspection.places import Place
 from everyhead.inspection.recorder import Recorder
 from everyhead.inspection.selection import Rows, rows_of
@@ -214,6 +215,7 @@ def record(model: nn.Module, changes: Sequence[Change] = ()) -> Iterator[Trace]:
         LookupError: a change names no place of the model; when the block ends: a change names
             positions that no call reached.
     """
+    keep_freed()
     trace = Trace(model, changes)
     with ExitStack() as stack:
         stack.callback(_all, trace.hooks())
