@@ -5,10 +5,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 from PIL import Image
+from transformers import AutoConfig, AutoModel
 
 from everyhead.errors import UserError
+from everyhead.explorer.limits import longest_of
 from everyhead.explorer.pictures import pixels_of
-from everyhead.explorer.readers import longest_of, reader
+from everyhead.explorer.readers import reader
 from everyhead.weights.foreign import Foreign
 
 
@@ -38,8 +40,13 @@ def test_a_picture_that_would_fill_the_memory_is_refused_in_a_sentence(tmp_path,
 
 
 @pytest.mark.parametrize(
-    ("kind", "longest"), [("roberta", 512), ("xlm-roberta", 512), ("camembert", 512), ("bert", 514)]
+    ("kind", "longest"), [("roberta", 20), ("xlm-roberta", 20), ("camembert", 20), ("bert", 22)]
 )
 def test_positions_counted_from_behind_the_padding_are_not_the_texts(kind: str, longest: int):
-    config = SimpleNamespace(model_type=kind, max_position_embeddings=514, pad_token_id=1)
-    assert longest_of(foreign(SimpleNamespace(config=config))) == longest
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "vocab_size": 9}
+    sizes |= {"intermediate_size": 8, "max_position_embeddings": 22, "pad_token_id": 1}
+    model = AutoModel.from_config(AutoConfig.for_model(kind, **sizes)).eval()
+    assert longest_of(foreign(model)) == longest
+    model(torch.full((1, longest), 7))
+    with pytest.raises((IndexError, RuntimeError)):
+        model(torch.full((1, longest + 1), 7))

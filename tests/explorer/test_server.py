@@ -138,10 +138,10 @@ def test_a_text_is_run_and_changes_are_told_apart(client, session):
     assert "before" not in plain
     off = {"place": "decoder.1.self_attn", "head": 2}
     changed = ask(client, "scene", text="the cat sat on the mat", off=[off]).json()
-    moved = changed["before"]["moved"]
+    moved = changed["before"]["moved"]["decoder"]
     assert len(moved) == len(changed["scene"]["groups"][0]["rows"]) and max(moved) > 1e-4
     hidden = ask(client, "scene", text=TEXT, hidden=[0], places=PLACES).json()
-    assert hidden["before"]["moved"][-1] > 1e-6
+    assert hidden["before"]["moved"]["decoder"][-1] > 1e-6
 
 
 def test_the_next_words_add_up_and_changes_show_both(client):
@@ -254,3 +254,19 @@ def test_on_windows_the_port_is_nobody_elses(monkeypatch):
     monkeypatch.setattr(serving.socket, "SO_EXCLUSIVEADDRUSE", -5, raising=False)
     monkeypatch.setattr(serving.sys, "platform", "win32")
     assert serving._listens_alone() == -5
+
+
+def test_what_a_cell_does_is_asked_without_driving_out_the_scene_on_the_screen(client):
+    first = ask(client, "scene", text=TEXT).json()["scene"]["id"]
+    off = [{"place": "decoder.0.self_attn", "head": 0}]
+    for _ in range(8):
+        told = ask(client, "scene", text=TEXT, hidden=[0], places=PLACES[:1], effect=True).json()
+        assert set(told) == {"before"} and max(told["before"]["moved"]["decoder"]) > 0
+        ask(client, "scene", text=TEXT, off=off, effect=True)
+    shown = {"scene": first, "group": 0, "layer": 1, "head": 1}
+    assert ask(client, "head", **shown).status_code == 200
+    for _ in range(11):
+        ask(client, "scene", text=TEXT)
+        assert ask(client, "head", **shown).status_code == 200
+    ask(client, "scene", text=TEXT)
+    assert ask(client, "head", **shown).status_code == 200  # asked for a moment ago

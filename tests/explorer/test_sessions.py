@@ -50,7 +50,7 @@ def test_an_encoder_reads_a_text_or_a_pair(tmp_path: Path):
     assert "".join(group.rows) == TEXT + "</s>" + "and money lay in a bank" + "</s>"
     assert group.special == (pieces.special, pieces.special) and sum(pieces.special) == 2
     assert group.segments[0] == sorted(group.segments[0]) and set(group.segments[0]) == {0, 1}
-    np.testing.assert_allclose(scene.states, wanted.last_hidden_state[0], atol=1e-5)
+    np.testing.assert_allclose(scene.states["encoder"], wanted.last_hidden_state[0], atol=1e-5)
     assert set(group.numbers) >= {"entropy", "previous", "special"} and len(group.names) == 2
     assert session.next_words(Asked(TEXT)) is None
 
@@ -118,7 +118,7 @@ def test_changes_are_made_to_the_pass_that_is_shown(tmp_path: Path):
             (TokenHidden("decoder.0.self_attn", [2]),),
         )
     )
-    assert np.abs(plain.states - off.states).max() > 1e-3
+    assert np.abs(plain.states["decoder"] - off.states["decoder"]).max() > 1e-3
     layer = hidden.groups[0].layers[0]
     assert not layer.visible(0)[:, 2].any() and (layer.head(0)[:, 2] == 0).all()
     assert hidden.groups[0].layers[1].visible(0)[5, 2]

@@ -323,3 +323,15 @@ def test_weights_that_an_index_promises_must_be_there(tmp_path: Path) -> None:
     assert not fetch.has_weights(tmp_path)
     (tmp_path / "model-2.safetensors").write_bytes(b"")
     assert fetch.has_weights(tmp_path)
+
+
+def test_an_index_of_a_format_that_was_not_fetched_promises_nothing(tmp_path: Path) -> None:
+    files = ["config.json", "pytorch_model.bin.index.json", "pytorch_model-1.bin"]
+    files += ["model.safetensors", "tf_model.h5.index.json"]
+    assert fetch.chosen_files(files) == ["config.json", "model.safetensors"]
+    assert fetch.chosen_files(files[:3]) == [files[0], *files[1:3]]
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_bytes(b"{}")
+    index = {"weight_map": {"a": "pytorch_model-1.bin"}}
+    (tmp_path / files[1]).write_text(json.dumps(index), encoding="utf-8")
+    assert fetch.has_weights(tmp_path)  # a cache of earlier has both

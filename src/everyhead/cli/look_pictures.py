@@ -126,9 +126,11 @@ def _chosen(what: str, number: int | None, n: int) -> list[int]:
     return [number]
 
 
-def chosen_group(scene: "Scene") -> "Group":
-    """Where a scene has cross-attention, that; else its first group."""
-    return next((group for group in scene.groups if group.kind == "cross"), scene.groups[0])
+def chosen_group(scene: "Scene", layer: int | None = None) -> "Group":
+    """Where a scene has cross-attention, that; else its first group; or one that has the layer."""
+    usual = [*sorted(scene.groups, key=lambda group: group.kind != "cross")]
+    deep = [group for group in usual if layer is None or layer < len(group.layers)]
+    return (deep or sorted(usual, key=lambda group: -len(group.layers)))[0]
 
 
 def scene_figure(scene: "Scene", *, layer: int | None, head: int | None) -> "Figure":
@@ -141,7 +143,7 @@ def scene_figure(scene: "Scene", *, layer: int | None, head: int | None) -> "Fig
 
     from everyhead.inspection.figures import attention_figure, attention_grid
 
-    group = chosen_group(scene)
+    group = chosen_group(scene, layer)
     layers = _chosen("layer", layer, len(group.layers))
     heads = _chosen("head", head, group.layers[0].n_heads)
     if group.picture is not None:
@@ -172,7 +174,10 @@ def scene_values(
 
 def _values(scene: "Scene", layer: int | None, head: int | None) -> dict[str, Any]:
     groups = []
+    _chosen("layer", layer, max(len(group.layers) for group in scene.groups))
     for group in scene.groups:
+        if layer is not None and layer >= len(group.layers):
+            continue  # halves may be of different depth
         places = [
             {"place": group.layers[i].name, "head": h, "weights": _rows(group, i, h)}
             for i in _chosen("layer", layer, len(group.layers))
@@ -203,7 +208,7 @@ def first_view(scene: "Scene", layer: int | None, head: int | None) -> dict[str,
     Raises:
         UserError: no such layer or head.
     """
-    group = chosen_group(scene)
+    group = chosen_group(scene, layer)
     _chosen("layer", layer, len(group.layers))
     _chosen("head", head, group.layers[0].n_heads)
     if layer is None and head is None:

@@ -30,7 +30,8 @@ class Off(BaseModel):
 class Question(BaseModel):
     """A text and the changes that are made to the pass.
 
-    hidden: numbers of keys that nobody may look at, in `half` of the model.
+    hidden: numbers of keys that nobody may look at, at `places`; effect: only what the changes do
+    is asked for, no scene is shown.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -41,6 +42,7 @@ class Question(BaseModel):
     hidden: Annotated[list[Number], Field(max_length=4096)] = []
     tail: Annotated[list[Number], Field(max_length=4096)] = []
     places: Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=1024)] = []
+    effect: bool = False
 
     def asked(self) -> Asked:
         """For the session; `places` are the attentions whose keys are hidden."""

@@ -27,14 +27,16 @@ def with_effects(scene: Scene, model: nn.Module, run: Callable[[], object]) -> S
     """
     heads = sum(layer.n_heads for group in scene.groups for layer in group.layers)
     longest = max(max(len(group.rows), len(group.columns)) for group in scene.groups)
-    if scene.states is None or heads > MOST_HEADS or longest > MOST_TOKENS:
+    if not scene.states or heads > MOST_HEADS or longest > MOST_TOKENS:
         return scene
-    plain = torch.from_numpy(scene.states)
+    half, known = list(scene.states.items())[-1]
+    plain = torch.from_numpy(known)
 
     def moved() -> Tensor:
         with record(model) as trace:
             run()
-        states = trace.residual(trace.layers()[-1])[0].float().cpu()
+        layer = [name for name in trace.layers() if name.partition(".")[0] == half][-1]
+        states = trace.residual(layer)[0].float().cpu()
         return (1 - F.cosine_similarity(states, plain, dim=-1)).mean()
 
     effects = head_effects(model, moved)

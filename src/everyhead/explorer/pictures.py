@@ -16,7 +16,14 @@ from numpy.typing import NDArray
 from everyhead.data.images import pillow, read_picture
 from everyhead.errors import UserError
 from everyhead.explorer.scene import Picture, Scene
-from everyhead.explorer.sessions import Asked, Half, NextWords, check_text, scene_of_halves
+from everyhead.explorer.sessions import (
+    Asked,
+    Half,
+    NextWords,
+    check_length,
+    check_text,
+    scene_of_halves,
+)
 from everyhead.explorer.spans import pieces_of
 from everyhead.inspection.trace import record
 from everyhead.weights.foreign import Foreign
@@ -28,7 +35,8 @@ class PictureReader:
     """A vision tower, alone or beside one that reads text."""
 
     def __init__(self, foreign: Foreign, image: Path | None) -> None:
-        self.foreign, self.model, self.name = foreign, foreign.model, foreign.name
+        self.foreign, self.name = foreign, foreign.name
+        self.model: Any = foreign.model
         if image is None:
             raise UserError(
                 f"{foreign.name} looks at pictures: give the path of one, with --image FILE."
@@ -49,13 +57,15 @@ class PictureReader:
         texts = [self.image.name]
         if self.reads_text:
             pieces = pieces_of(self.foreign.tokenizer, check_text(asked.text))
+            longest = getattr(self.model.config.text_config, "max_position_embeddings", None)
+            check_length(len(pieces.ids), longest, asked.most)
             given["input_ids"] = torch.tensor([pieces.ids], device=self.pixels.device)
             halves["text"], texts = Half.of(pieces), [asked.text, self.image.name]
         with torch.inference_mode(), record(self.model, asked.changes) as trace:
             self.model(**given)
         for name in {place.split(".")[0] for place in trace.places()} - {"text"}:
             n = trace.stack(name)[0].shape[2]
-            patches = patch_names(self.model.config, n)
+            patches = patch_names(self.model.config, n, tuple(self.pixels.shape[2:]))
             halves[name] = Half(patches, [text == "[CLS]" for text in patches])
         scene = scene_of_halves(trace, halves, title=texts[0], texts=texts, model=self.name)
         colours = colours_of(self.foreign.images, self.pixels)
@@ -110,12 +120,15 @@ def with_picture(scene: Scene, colours: dict[str, NDArray[np.float64]]) -> Scene
     return replace(scene, groups=groups)
 
 
-def patch_names(config: Any, n: int) -> list[str]:
-    """`[CLS]` for what stands before the patches, then `row,column`."""
+def patch_names(config: Any, n: int, size: tuple[int, ...]) -> list[str]:
+    """`[CLS]` for what stands before the patches, then `row,column`; size: of what is looked at."""
     config = getattr(config, "vision_config", config)
-    size, patch = getattr(config, "image_size", 0), getattr(config, "patch_size", 0)
-    side = size // patch if isinstance(size, int) and isinstance(patch, int) and patch else 0
-    if not side or side * side > n:
+    patch = getattr(config, "patch_size", 0) or 0
+    side = (patch, patch) if isinstance(patch, int) else tuple(patch)  # (height, width)
+    if len(size) != 2 or len(side) != 2 or not all(side):
         return [str(i) for i in range(n)]
-    before = n - side * side
-    return ["[CLS]"] * before + [f"{i // side},{i % side}" for i in range(side * side)]
+    rows, columns = size[0] // side[0], size[1] // side[1]
+    if not rows * columns or rows * columns > n:
+        return [str(i) for i in range(n)]
+    before = n - rows * columns
+    return ["[CLS]"] * before + [f"{i // columns},{i % columns}" for i in range(rows * columns)]

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from everyhead.errors import UserError
 from everyhead.explorer.effects import with_effects
+from everyhead.explorer.limits import longest_of
 from everyhead.explorer.scene import Scene
 from everyhead.explorer.sessions import (
     Asked,
@@ -24,6 +25,7 @@ from everyhead.explorer.sessions import (
     check_length,
     check_tail,
     check_text,
+    n_words,
     scene_of_halves,
     tensor,
 )
@@ -33,8 +35,6 @@ from everyhead.inspection.trace import record
 from everyhead.weights.foreign import Foreign
 
 MOST_WRITTEN = 64
-# Their positions are counted from behind the padding's id.
-OFFSET = ("roberta", "xlm-roberta", "camembert")
 
 
 def reader(foreign: Foreign, image: Path | None = None) -> Session:
@@ -85,12 +85,12 @@ class TextReader:
         check_length(len(pieces.ids), self.longest, asked.most)
         given = self._input(pieces.ids, pieces.segments, asked.second)
         with torch.inference_mode(), record(self.model, asked.changes) as trace:
-            logits = getattr(self.model(**given), "logits", None)
+            logits: Any = getattr(self.model(**given), "logits", None)
         half = trace.places()[0].split(".")[0]
         halves = {half: Half.of(pieces)}
         texts = [line] if asked.second is None else [line, asked.second]
         more: dict[str, Any] = {"texts": texts, "model": self.name, "notes": self.notes}
-        if half == "decoder" and logits is not None:
+        if half == "decoder" and _says_words(self.model, logits):
             best = logits[0, -1].float().softmax(-1).topk(3)
             words = texts_of_ids(self.tokenizer, best.indices.tolist())
             more["output"] = {"next": [*zip(words, best.values.tolist(), strict=True)]}
@@ -107,8 +107,9 @@ class TextReader:
         check_length(len(pieces.ids), self.longest, asked.most)
         with torch.inference_mode(), record(self.model, asked.changes) as trace:
             result = self.model(**self._input(pieces.ids, pieces.segments, asked.second))
-        logits = getattr(result, "logits", None)
-        if logits is None or logits.dim() != 3 or not trace.places()[0].startswith("decoder"):
+        logits: Any = getattr(result, "logits", None)
+        decodes = trace.places()[0].startswith("decoder")
+        if not decodes or not _says_words(self.model, logits):
             return None
         return NextWords(logits[0, -1].float().cpu(), self.written)
 
@@ -168,16 +169,19 @@ class Answerer:
 
     def next_words(self, asked: Asked) -> NextWords | None:
         """After `target`, which may be empty."""
+        if not hasattr(self.model, "generate"):
+            return None
         check_tail(asked, self.model)
         pieces, device = pieces_of(self.tokenizer, check_text(asked.text)), device_of(self.model)
         check_length(len(pieces.ids), self.longest, asked.most)
         read = [self._start(), *self._ids(asked.target or ""), *asked.tail]
+        check_length(len(read), self.longest, asked.most)
         with torch.inference_mode(), record(self.model, asked.changes):
             result = self.model(
                 input_ids=tensor(pieces.ids, device), decoder_input_ids=tensor(read, device)
             )
-        logits = getattr(result, "logits", None)
-        if logits is None:
+        logits: Any = getattr(result, "logits", None)
+        if not _says_words(self.model, logits):
             return None
         return NextWords(logits[0, -1].float().cpu(), lambda ids: texts_of_ids(self.tokenizer, ids))
 
@@ -187,8 +191,12 @@ class Answerer:
         if asked.tail:
             written = [*self._ids(asked.target or ""), *asked.tail]
             return [start, *written][: len(written)], written
-        if asked.target is not None or not hasattr(self.model, "generate"):
-            written = self._ids(asked.text if asked.target is None else asked.target)
+        if asked.target is None and not hasattr(self.model, "generate"):
+            return [start, *ids][:-1], list(ids)  # classifiers and bodies read the text again
+        if asked.target is not None and "SequenceClassification" in type(self.model).__name__:
+            raise UserError(f"{self.name} reads one text, twice: leave the second half's out.")
+        if asked.target is not None:
+            written = self._ids(asked.target)
         else:
             with torch.inference_mode(), record(self.model, asked.changes):
                 found = self.model.generate(
@@ -214,18 +222,11 @@ class Answerer:
         return 0
 
 
-def longest_of(foreign: Foreign) -> int | None:
-    """Most tokens that the model can read, where it or its tokenizer says so."""
-    config = foreign.model.config
-    limits = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions")]
-    if getattr(config, "model_type", "") in OFFSET:
-        unused = (getattr(config, "pad_token_id", None) or 0) + 1
-        limits = [n - unused if isinstance(n, int) else n for n in limits]
-    limits.append(getattr(foreign.tokenizer, "model_max_length", None))
-    known = [n for n in limits if isinstance(n, int) and 0 < n < 10**7]
-    if getattr(config, "model_type", "") in ("t5", "mt5", "umt5"):  # relative: any length
-        known = []
-    return min(known) if known else None
+def _says_words(model: Any, logits: Any) -> bool:
+    """Are these (B, T, V) over the words, and no labels of a classifier's or tagger's?"""
+    if not isinstance(logits, Tensor) or logits.dim() != 3:
+        return False
+    return logits.shape[-1] >= (n_words(model) or 0)
 
 
 def device_of(model: nn.Module) -> torch.device:

@@ -137,8 +137,8 @@ class Scene:
     """One pass of one model over one input.
 
     walk: the equations with this model's own numbers (explorer/walk.py); notes: sentences that
-    the reader should see above the pictures; output: what the model made of it; states: (T, C)
-    after the last layer, to tell what a change does.
+    the reader should see above the pictures; output: what the model made of it; states: of each
+    half (a group's name) (T, C) after its last layer, to tell what a change does.
     """
 
     title: str
@@ -148,7 +148,7 @@ class Scene:
     notes: list[str] = field(default_factory=list)
     output: dict[str, Any] | None = None
     walk: dict[str, Any] | None = None
-    states: Floats | None = None
+    states: dict[str, Floats] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.groups:

@@ -61,9 +61,10 @@ class Live:
     def scene(self, question: Question) -> dict[str, Any]:
         """Run the model; what changed against the run without changes is said too."""
         asked = question.asked()
-        scene = self.session.scene(asked)
-        blobs = Blobs()
-        answer = {"scene": self._packed([scene], blobs)[0], "blobs": blobs.texts}
+        scene, answer = self.session.scene(asked), dict[str, Any]()
+        if not question.effect:
+            blobs = Blobs()
+            answer = {"scene": self._packed([scene], blobs)[0], "blobs": blobs.texts}
         if asked.changes:
             plain = self.session.scene(asked._replace(changes=()))
             answer["before"] = {"output": plain.output, "moved": _moved(plain, scene)}
@@ -74,6 +75,7 @@ class Live:
         scene = self._scenes.get(head.scene)
         if scene is None:
             raise UserError("This page is older than the last runs: run the text again.")
+        self._scenes.move_to_end(head.scene)  # it is on the screen
         group, layer = head.place(scene)
         rows, columns = head.window(len(group.rows), len(group.columns))
         weights, visible = layer.head(head.head, rows), layer.visible(head.head, rows)
@@ -141,13 +143,14 @@ class Live:
         return entries
 
 
-def _moved(before: Scene, after: Scene) -> list[float] | None:
-    """How far each row's last state moved: 1 − cosine."""
-    a, b = before.states, after.states
-    if a is None or b is None or a.shape != b.shape:
-        return None
-    scale = np.maximum(np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1), 1e-30)
-    moved: list[float] = np.clip(1 - (a * b).sum(1) / scale, 0, 2).tolist()
+def _moved(before: Scene, after: Scene) -> dict[str, list[float]]:
+    """How far each row's last state moved in each half: 1 − cosine."""
+    moved: dict[str, list[float]] = {}
+    for half, b in after.states.items():
+        a = before.states.get(half)
+        if a is not None and a.shape == b.shape:
+            norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+            moved[half] = np.clip(1 - (a * b).sum(1) / np.maximum(norms, 1e-30), 0, 2).tolist()
     return moved
 
 

@@ -4,6 +4,7 @@ Changes (inspection/changes.py) are made to the pass that is shown; `Asked` is o
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -98,12 +99,13 @@ def scene_of_halves(trace: Trace, halves: dict[str, Half], *, title: str, **more
     return replace(scene, groups=[with_numbers(group, halves) for group in scene.groups])
 
 
-def last_states(trace: Trace) -> Floats | None:
-    """(T, C) after the last layer that was recorded, None where that cannot be told."""
-    try:
-        return trace.residual(trace.layers()[-1])[0].float().cpu().numpy()
-    except LookupError:
-        return None
+def last_states(trace: Trace) -> dict[str, Floats]:
+    """Of each half (T, C) after its last layer, where that can be told."""
+    found: dict[str, Floats] = {}
+    for half, layer in {name.partition(".")[0]: name for name in trace.layers()}.items():
+        with suppress(LookupError):
+            found[half] = trace.residual(layer)[0].float().cpu().numpy()
+    return found
 
 
 def with_numbers(group: Group, halves: dict[str, Half]) -> Group:
@@ -161,12 +163,17 @@ def check_tail(asked: Asked, model: Any) -> None:
     """
     if not asked.tail:
         return
-    config = model.config
-    config = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
-    n = getattr(config, "vocab_size", None)
+    n = n_words(model)
     for number in asked.tail:
         if n is not None and not 0 <= number < n:
             raise UserError(f"There is no piece {number}: the model knows {n}, counted from 0.")
+
+
+def n_words(model: Any) -> int | None:
+    """V of what the model writes, where its config says so."""
+    config = model.config
+    config = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
+    return getattr(config, "vocab_size", None)
 
 
 def tensor(ids: Sequence[int], device: torch.device) -> Tensor:

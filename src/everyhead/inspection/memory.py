@@ -17,4 +17,4 @@ LARGEST = 31 * 2**20
 @functools.cache
 def keep_freed() -> None:
     """Once in a process, at its first recording."""
-    torch.empty(LARGEST, dtype=torch.uint8)
+    torch.empty(LARGEST, dtype=torch.uint8, device="cpu")

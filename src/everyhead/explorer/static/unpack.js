@@ -42,6 +42,7 @@ export class Archive {
     if (!this.heads.has(entry)) {
       const found = entry.form ? this.unpacked(group, entry) : this.asked(group, layer, head);
       this.heads.set(entry, found);
+      found.catch(() => this.heads.delete(entry)); // what failed is asked for again
       if (this.heads.size > KEPT) this.heads.delete(this.heads.keys().next().value);
     }
     return this.heads.get(entry);
