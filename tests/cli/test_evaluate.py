@@ -93,6 +93,11 @@ def test_splits_by_name_and_options_that_make_no_sense(lively: Path):
     assert "beam is 0" in refused("evaluate", lively, "--beam", 0)
 
 
+def test_a_misspelt_split_is_refused_beside_pairs_too(lively: Path, pairs: Path):
+    words = refused("evaluate", lively, "--split", "tset", "--pairs", pairs)
+    assert "There is no split 'tset'" in words
+
+
 def test_pairs_that_changed_since_the_training_are_said(copy: Path, tmp_path: Path):
     assert everyhead("evaluate", copy, "--json").err == ""
     other = tmp_path / "other.tsv"

@@ -91,6 +91,15 @@ def test_a_model_folder_without_a_recipe_translates_and_looks_but_has_no_held_ou
 
 
 @pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize("wrong", [["--threads", 0], ["--device", "gpu"], ["--device", "cuda:99"]])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--threads", 0],
+        ["--threads", 1025],
+        ["--threads", 10**30],
+        ["--device", "gpu"],
+        ["--device", "cuda:99"],
+    ],
+)
 def test_threads_and_device_are_checked_by_every_verb(verb: list[str], wrong: list, run: Path):
     assert wrong[0] in opening([*verb, *map(str, wrong)], run)

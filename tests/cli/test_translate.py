@@ -73,6 +73,13 @@ def test_a_byte_order_mark_and_other_line_separators_do_not_count(run: Path, ech
     assert (code, out) == (0, text.replace("\ufeff", ""))
 
 
+def test_a_text_that_is_typed_is_read_as_standard_input_is(run: Path, echo: None):
+    text = "\ufeffone\r\ntwo\n\ufeffthree"
+    typed = everyhead("translate", run, text)
+    assert typed == everyhead("translate", run, stdin=text.encode("utf-8"))
+    assert typed == (0, "one\ntwo\nthree\n", "")
+
+
 def test_no_input_gives_no_output(lively: Path):
     assert everyhead("translate", lively) == (0, "", "")
     assert everyhead("translate", lively, "") == (0, "\n", "")

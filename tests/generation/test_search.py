@@ -138,11 +138,27 @@ def test_a_model_whose_numbers_are_none_is_refused(beam: int) -> None:
         ({"n_best": 0}, "ask for 1 to 1"),
         ({"max_len": 0}, "room for at least 1 token"),
         ({"length_penalty": float("nan")}, "finite number"),
+        ({"length_penalty": 1000.0}, "length_penalty is 1000.0; give a finite number from -10 to"),
+        ({"length_penalty": -200.0, "beam": 3}, "length_penalty is -200.0"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(asked: dict[str, object], words: str) -> None:
     with pytest.raises(UserError, match=words):
         search(lively(13), *sources([2], 13), **asked)
+
+
+@pytest.mark.parametrize("beam", BEAMS)
+def test_a_max_len_beyond_all_measure_is_the_model_s_own(beam: int) -> None:
+    endless = Script(5, lambda prefix: [0.0, 0.4, 0.3, 0.3, 0.0])
+    found = search(endless, *sources([2], 5), beam=beam, max_len=10**30)
+    assert len(found[0][0].ids) == 50
+
+
+@pytest.mark.parametrize("beam", BEAMS)
+@pytest.mark.parametrize("penalty", [-10.0, 10.0])
+def test_the_greatest_length_penalties_find_a_sentence(beam: int, penalty: float) -> None:
+    found = search(lively(13, 1), *sources(LENGTHS, 13), beam=beam, length_penalty=penalty)
+    assert [len(best) for best in found] == [1] * len(LENGTHS)
 
 
 def test_a_thousand_beams_are_searched_and_more_are_refused_wherever_one_asks() -> None:

@@ -30,7 +30,7 @@ class Wish:
     overwrite: bool
 
     def check(self) -> None:
-        """Raises UserError: too much is given, or too little."""
+        """Raises UserError: too much is given, or too little, or what can be read only once."""
         own = any(file is not None for file in (self.pairs, self.source, self.target))
         if self.files and self.recipe is None and not own:
             command = ["everyhead", "train", "pretrain-gpt2", "--data", str(self.files[0])]
@@ -59,6 +59,12 @@ class Wish:
             raise UserError(
                 f"{self.recipe} is no recipe; if it holds pairs, say: {shlex.join(command)}"
             )
+        for path in (self.pairs, self.source, self.target, *self.files):
+            if path is not None and path.exists() and not (path.is_file() or path.is_dir()):
+                raise UserError(
+                    f"{path} is a pipe and can be read only once; a run must be able to read its "
+                    "data again: save them to a file."
+                )
 
     @property
     def folder(self) -> Path:
@@ -74,14 +80,22 @@ class Wish:
         """The recipe named or chosen; on resume the run's own, with what was overridden then.
 
         Raises:
-            UserError: no such recipe, something wrong in it, or in the pairs.
+            UserError: no such recipe, something wrong in it, or in the pairs; or a change of the
+                tokenizer that a run has learnt.
         """
         from everyhead.data.translation import PairSource
         from everyhead.training.choice import choose_recipe
         from everyhead.training.recipe import load_recipe
 
         if self.resume:
-            return load_recipe(str(self.folder / RECIPE), changes)
+            began = load_recipe(str(self.folder / RECIPE))
+            recipe = load_recipe(str(self.folder / RECIPE), changes)
+            if getattr(recipe, "tokenizer", None) != getattr(began, "tokenizer", None):
+                raise UserError(
+                    f"{self.folder} has learnt its tokenizer, which cannot be changed any more: "
+                    "leave the changes of [tokenizer] out, or begin anew with --overwrite."
+                )
+            return recipe
         if self.recipe is not None:
             return load_recipe(self.recipe, changes, files=self.files)
         origin = PairSource(pairs=self.pairs, source=self.source, target=self.target)

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from everyhead.cli.opened import Opened
-from everyhead.data.splits import Splits, fingerprint
+from everyhead.data.splits import fingerprint
 from everyhead.errors import UserError
 from everyhead.files import read_json
-from everyhead.training.jobs.translate_recipe import TranslateRecipe
+from everyhead.training.jobs.translate_recipe import FINGERPRINT, TranslateRecipe
 
 SPLITS = ("test", "validation", "train")
 
@@ -21,6 +21,8 @@ def held_out(opened: Opened, split: str, pairs: Path | None = None) -> tuple[lis
     Raises:
         UserError: no such split, or the folder has no recipe to cut pairs by.
     """
+    if split not in SPLITS:
+        raise UserError(f"There is no split {split!r}; there are {', '.join(SPLITS)}.")
     if pairs is not None:
         from everyhead.data.pairs import filter_pairs, read_tsv
         from everyhead.data.translation import GIVEN
@@ -29,8 +31,6 @@ def held_out(opened: Opened, split: str, pairs: Path | None = None) -> tuple[lis
         if not given.size:
             raise UserError(f"{pairs} holds no pair to score.")
         return given.source, given.target
-    if split not in SPLITS:
-        raise UserError(f"There is no split {split!r}; there are {', '.join(SPLITS)}.")
     if not isinstance(opened.recipe, TranslateRecipe):
         raise UserError(
             f"{opened.folder} is a model without a recipe, so it has no held-out pairs: "
@@ -39,7 +39,7 @@ def held_out(opened: Opened, split: str, pairs: Path | None = None) -> tuple[lis
     from everyhead.training.jobs.translate import read_splits
 
     splits = read_splits(opened.recipe.data)[0]
-    _warn_if_changed(opened.folder, splits)
+    _warn_if_changed(opened.folder, fingerprint(splits))
     chosen = getattr(splits, split)
     return chosen.source, chosen.target
 
@@ -56,18 +56,19 @@ def warn_if_others(run: Path, report: Mapping[str, Any]) -> None:
             f"{_sizes(now)} now): what is called held-out now may have been trained on.",
             file=sys.stderr,
         )
+        return
+    _warn_if_changed(run, report.get(FINGERPRINT))
 
 
 def _sizes(splits: Mapping[str, Any]) -> str:
     return ", ".join(f"{n:,} {name}" for name, n in splits.items() if isinstance(n, int))
 
 
-def _warn_if_changed(run: Path, splits: Splits) -> None:
+def _warn_if_changed(run: Path, now: str | None) -> None:
     from everyhead.training.job import DATA
-    from everyhead.training.jobs.translate import FINGERPRINT
 
     trained_on = read_json(run / DATA).get(FINGERPRINT) if (run / DATA).is_file() else None
-    if trained_on not in (None, fingerprint(splits)):
+    if None not in (trained_on, now) and trained_on != now:
         print(
             f"everyhead: the pairs have changed since {run} began: what is called held-out now may "
             "have been trained on.",

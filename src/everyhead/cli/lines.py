@@ -42,7 +42,16 @@ def stdin_lines() -> Iterator[str]:
                 f"Line {number} of standard input is not UTF-8 ({error.reason}): convert it, for "
                 "example with iconv."
             ) from error
-        yield text.removesuffix("\n").removesuffix("\r").lstrip("\ufeff")
+        yield _bare(text.removesuffix("\n"))
+
+
+def typed_lines(text: str) -> list[str]:
+    """The lines of a text that was typed as an argument, as standard input's are read."""
+    return [_bare(line) for line in text.split("\n")]
+
+
+def _bare(line: str) -> str:
+    return line.removesuffix("\r").lstrip("\ufeff")
 
 
 def given_lines(
@@ -65,4 +74,4 @@ def given_lines(
         command = shlex.join(["everyhead", verb, str(run), "--file", sentence])
         note = f"{sentence!r} is taken as a sentence; to read that file's lines: {command}"
         print(f"everyhead: {note}", file=sys.stderr)
-    return sentence.split("\n")
+    return typed_lines(sentence)

@@ -9,6 +9,8 @@ from everyhead.errors import UserError
 from everyhead.training.jobs.translate_recipe import EvaluateRecipe, TranslateRecipe
 from everyhead.training.sections import Recipe
 
+MOST_THREADS = 1024
+
 
 @dataclass
 class Opened:
@@ -69,7 +71,7 @@ def choose_threads(threads: int | None) -> None:
     """Processor threads for the whole program.
 
     Raises:
-        UserError: fewer than one.
+        UserError: fewer than one, or more than any machine has.
     """
     import torch
 
@@ -77,6 +79,8 @@ def choose_threads(threads: int | None) -> None:
         return
     if threads < 1:
         raise UserError(f"--threads must be 1 or more; got {threads}.")
+    if threads > MOST_THREADS:
+        raise UserError(f"--threads must be {MOST_THREADS} or fewer; got {threads}.")
     torch.set_num_threads(threads)
 
 

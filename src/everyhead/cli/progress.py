@@ -131,6 +131,8 @@ class TrainingDisplay:
 
     def _speeds(self) -> tuple[float, float]:
         """Steps and target tokens (or pictures, questions …) a second of late."""
+        if not self._marks:  # no step was trained
+            return 0.0, 0.0
         seconds, steps, n_tokens = (
             last - first for first, last in zip(self._marks[0], self._marks[-1], strict=True)
         )

@@ -119,8 +119,8 @@ def train_run(
     score = _bleu(prepared, display) if recipe.job == "translate" else None
     trainer = runs.make_trainer(prepared, folder, device=place, score=score, listener=display)
     if resume:
-        warn_if_others(folder, prepared.report)
         trainer.resume()
+        warn_if_others(folder, prepared.report)
     if not resume or recipe != runs.run_recipe(folder):
         _begin(folder, prepared, keep=resume)
     return _fit(trainer, display, folder, recipe)
@@ -167,13 +167,14 @@ def _begin(folder: Path, prepared: "Prepared", *, keep: bool) -> None:
     """Write what a run begins with, recipe.toml last; `keep` leaves what lies there."""
     from everyhead.training import run as runs
 
+    runs.beginnings(prepared)  # what cannot be written is told before anything is removed
     folder.mkdir(parents=True, exist_ok=True)
     if not keep:
         for name in (runs.RECIPE, *LEFTOVERS):
             (folder / name).unlink(missing_ok=True)
         runs.clear(folder)
         prepared.write(folder)
-    runs.write_beginnings(folder, prepared)
+    runs.write_beginnings(folder, prepared, keep=keep)
 
 
 def _introduce(display: "TrainingDisplay", prepared: "Prepared", folder: Path, place: str) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from everyhead.cli.lines import stdin_lines
+from everyhead.cli.lines import stdin_lines, typed_lines
 from everyhead.cli.options import Beam, Device, LengthPenalty, Run, Threads, utf8
 
 
@@ -77,7 +77,7 @@ def _argument_lines(sentence: str, run: Path) -> list[str]:
         _note(
             f"{sentence!r} is translated as a sentence; to translate that file's lines: {command}"
         )
-    return sentence.split("\n")
+    return typed_lines(sentence)
 
 
 def _cut(number: int, n_pieces: int, limit: int) -> None:

@@ -69,8 +69,9 @@ def length_limits(real: Tensor, max_len: int | None, model_max_len: int) -> Tens
 
     real: bool (B, S). Without max_len 2 S + 16: of the sentence itself, not of its batch.
     """
-    wanted = 2 * real.sum(1) + 16 if max_len is None else torch.full_like(real.sum(1), max_len)
-    return wanted.clamp_max(model_max_len)
+    if max_len is None:
+        return (2 * real.sum(1) + 16).clamp_max(model_max_len)
+    return torch.full_like(real.sum(1), min(max_len, model_max_len))
 
 
 def kept(memory: Memory, cache: DecoderCache, sentences: Tensor) -> Memory:

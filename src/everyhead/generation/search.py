@@ -19,6 +19,7 @@ from everyhead.generation.greedy import greedy
 from everyhead.generation.hypotheses import EMPTY, EncoderDecoder, Hypothesis
 
 MOST_BEAMS = 1000
+MOST_PENALTY = 10  # of either sign: beyond it a power of a length is no finite number
 
 
 class Trainable(Protocol):
@@ -89,8 +90,11 @@ def check_options(
         )
     if max_len is not None and max_len < 1:
         raise UserError(f"max_len is {max_len}; a translation needs room for at least 1 token.")
-    if not math.isfinite(length_penalty):
-        raise UserError(f"length_penalty is {length_penalty}; give a finite number, such as 1.")
+    if not abs(length_penalty) <= MOST_PENALTY:
+        raise UserError(
+            f"length_penalty is {length_penalty}; give a finite number from -{MOST_PENALTY} "
+            f"to {MOST_PENALTY}, such as 1."
+        )
 
 
 @contextmanager

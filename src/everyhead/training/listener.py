@@ -1,5 +1,6 @@
 """What the trainer keeps count of, and who is told of it."""
 
+import math
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -38,6 +39,16 @@ class State:
                 "--overwrite."
             )
         return cls(**values)
+
+    def is_better(self, score: float, metric: str) -> bool:
+        """Is the score, the higher the better, at least the best so far? Of equals the later is.
+
+        By another metric than before the comparison begins anew.
+        """
+        if self.facts.get("best", metric) != metric:
+            self.best = None
+        self.facts["best"] = metric
+        return math.isfinite(score) and (self.best is None or score >= self.best)
 
 
 class Listener(Protocol):

@@ -4,7 +4,6 @@ The loop computes and tells; it knows neither what it trains (a Job says that), 
 of a model looks like: the caller hands it a `save` for the best weights, and a listener to tell.
 """
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -97,6 +96,9 @@ class Trainer:
                 if asked:
                     self._checkpoint()
                     raise Interrupted(asked[0], self.state.step)
+            if self.state.best_step is None:  # this step was not to be the last when it was trained
+                self._saved = None
+                self._after_step()
         return self.state
 
     def rate(self, step: int) -> float:
@@ -152,7 +154,7 @@ class Trainer:
 
     def _after_step(self) -> None:
         s, r = self.state, self.recipe
-        last = s.step == r.max_steps
+        last = s.step >= r.max_steps
         if s.step % r.log_every == 0 or last:
             self._log()
         if s.bad_in_a_row and not last:
@@ -194,8 +196,8 @@ class Trainer:
             self.model.train()
         best = self.recipe.best if self.recipe.best in row else "loss"
         good = float(row[best]) * (-1 if best in LOWER_IS_BETTER else 1)
-        better = math.isfinite(good) and (s.best is None or good >= s.best)  # of equals the later
-        if better or (s.best_step is None and not self._remaining()):  # or else all there is
+        better = s.is_better(good, best)
+        if better or (s.best_step is None and self._remaining() <= 0):  # or else all there is
             s.best, s.best_step = good if better else None, s.step
             self.save(self.model)
         self._write(row)

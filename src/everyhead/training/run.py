@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from everyhead.errors import UserError
-from everyhead.files import atomic_write_json, atomic_write_text
+from everyhead.files import atomic_write_bytes, json_text
 from everyhead.training import metrics
 from everyhead.training.checkpoints import FOLDER, complete_checkpoints
 from everyhead.training.job import DATA, NO_TOOLS, Prepared, Scores, Tools
@@ -51,18 +51,41 @@ def make_trainer(
     )
 
 
-def write_beginnings(run: Path, prepared: Prepared) -> None:
-    """data.json, the corpus' attribution where it asks for it, and last recipe.toml.
+def beginnings(prepared: Prepared) -> dict[str, bytes]:
+    """By name: data.json, the corpus' attribution where it asks for it, and last recipe.toml.
+
+    Raises:
+        UserError: a name in them is not UTF-8.
+    """
+    texts = {DATA: json_text(prepared.report)}
+    origin = prepared.report.get("origin", {})
+    if origin.get("attribution"):
+        texts["DATA-LICENCE.txt"] = f"{origin['attribution']}\nLicence: {origin['licence']}\n"
+    texts[RECIPE] = recipe_text(prepared.recipe)
+    return {name: _encoded(name, text) for name, text in texts.items()}
+
+
+def _encoded(name: str, text: str) -> bytes:
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        line = text.split("\n")[text.count("\n", 0, error.start)].strip()
+        raise UserError(
+            f"{name} cannot be written as UTF-8, for in {line!a} the name of a file or folder "
+            "is not UTF-8: rename it."
+        ) from None
+
+
+def write_beginnings(run: Path, prepared: Prepared, *, keep: bool = False) -> None:
+    """Write them; `keep` leaves what a run says of its data, and writes its recipe.
 
     A folder with a recipe.toml is a run that has begun, so whatever else it needs comes before.
     """
+    files = beginnings(prepared)
     run.mkdir(parents=True, exist_ok=True)
-    atomic_write_json(run / DATA, prepared.report)
-    origin = prepared.report.get("origin", {})
-    if origin.get("attribution"):
-        words = f"{origin['attribution']}\nLicence: {origin['licence']}\n"
-        atomic_write_text(run / "DATA-LICENCE.txt", words)
-    atomic_write_text(run / RECIPE, recipe_text(prepared.recipe))
+    for name, content in files.items():
+        if name == RECIPE or not (keep and (run / DATA).is_file()):
+            atomic_write_bytes(run / name, content)
 
 
 def is_run(run: Path) -> bool:

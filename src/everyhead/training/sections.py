@@ -10,6 +10,7 @@ from everyhead.training.precision import PRECISIONS
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 Size = Annotated[int, Field(ge=1)]
+MOST_PIECES = 10_000_000  # of a vocabulary
 Rivals = tuple[tuple[str, ...], ...]
 
 
@@ -38,7 +39,7 @@ class TrainRecipe(Section):
     clip: float = Field(default=1.0, ge=0)  # the gradients' norm; 0 does not clip
     precision: Literal[PRECISIONS] = "auto"  # type: ignore[valid-type]
     compile: bool = False
-    seed: int = Field(default=1, ge=0)
+    seed: int = Field(default=1, ge=0, lt=2**63)
     log_every: int = Field(default=50, ge=1)
     evaluate_every: int = Field(default=500, ge=1)
     save_every: int = Field(default=500, ge=1)

@@ -21,7 +21,7 @@ from everyhead.models.clip import PRESETS, Clip, ClipConfig
 from everyhead.training.contrast import PairBatch, pair_loss
 from everyhead.training.job import Job, JobKind, Prepared, Scores, Tools, loss_of
 from everyhead.training.jobs.picture_recipe import MovesRecipe, PictureModelRecipe, preparation_of
-from everyhead.training.sections import Recipe, Section, Size, TrainRecipe
+from everyhead.training.sections import MOST_PIECES, Recipe, Section, Size, TrainRecipe
 from everyhead.training.stream import Stream, fingerprint_of, shuffled
 
 EVALUATED = 128  # pictures in a batch where nothing is learnt
@@ -40,7 +40,7 @@ class DataRecipe(Section):
 class TokenizerRecipe(Section):
     """WordPiece, in small letters."""
 
-    vocab_size: int = Field(default=400, ge=100)
+    vocab_size: int = Field(default=400, ge=100, le=MOST_PIECES)
 
 
 class ClipModelRecipe(PictureModelRecipe):

@@ -19,7 +19,7 @@ from everyhead.data.text_tokenizer import TextTokenizer
 from everyhead.errors import UserError
 from everyhead.models import MODELS
 from everyhead.training.complaints import nearest, sentence
-from everyhead.training.sections import Section, Share, Size
+from everyhead.training.sections import MOST_PIECES, Section, Share, Size
 
 
 class TextRecipe(Section):
@@ -38,7 +38,7 @@ class PieceRecipe(Section):
     """The tokenizer that is learnt from the training text."""
 
     kind: Literal["byte-level", "wordpiece", "unigram"] = "byte-level"
-    vocab_size: int = Field(default=4000, ge=2)
+    vocab_size: int = Field(default=4000, ge=2, le=MOST_PIECES)
     lowercase: bool = False  # wordpiece alone
 
 

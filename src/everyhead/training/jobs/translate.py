@@ -17,12 +17,11 @@ from everyhead.data.translation import PairSource, SplitRule, counts_text, prepa
 from everyhead.errors import UserError
 from everyhead.models import MODELS
 from everyhead.training.job import Job, JobKind, Prepared, Tools
-from everyhead.training.jobs.translate_recipe import DataRecipe, TranslateRecipe
+from everyhead.training.jobs.translate_recipe import FINGERPRINT, DataRecipe, TranslateRecipe
 from everyhead.training.losses import batch_loss
 from everyhead.training.stream import BatchStream
 
 VALIDATION_TOKENS = 4096
-FINGERPRINT = "splits_sha256"  # in data.json
 
 
 class PreparedTranslation(Prepared):

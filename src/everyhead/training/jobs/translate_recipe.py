@@ -3,12 +3,22 @@
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 
 from everyhead.errors import UserError
 from everyhead.models import MODELS
 from everyhead.training.complaints import nearest, sentence
-from everyhead.training.sections import Recipe, Rivals, Section, Share, Size, TrainRecipe
+from everyhead.training.sections import (
+    MOST_PIECES,
+    Recipe,
+    Rivals,
+    Section,
+    Share,
+    Size,
+    TrainRecipe,
+)
+
+FINGERPRINT = "splits_sha256"  # in data.json: of the pairs that the run learnt from
 
 
 class DataRecipe(Section):
@@ -35,6 +45,13 @@ class TokenizerRecipe(Section):
     vocab_size: int | tuple[int, int] = 8000
     shared: bool = True
     min_count: int = Field(default=3, ge=1)
+
+    @field_validator("vocab_size")
+    @classmethod
+    def _not_endless(cls, value: int | tuple[int, int]) -> int | tuple[int, int]:
+        if max([value] if isinstance(value, int) else value) > MOST_PIECES:
+            raise ValueError(f"a vocabulary has at most {MOST_PIECES:,} pieces; ask for fewer")
+        return value
 
 
 class ModelRecipe(Section):
@@ -93,7 +110,7 @@ class EvaluateRecipe(Section):
     """How translations are made and scored; `tokenize` is sacreBLEU's."""
 
     beam: int = Field(default=4, ge=1, le=1000)  # generation/search.py takes no more
-    length_penalty: float = 1.0
+    length_penalty: float = Field(default=1.0, ge=-10, le=10)  # as generation/search.py
     tokenize: str = "13a"
     max_sentences: int = Field(default=500, ge=1)  # of the validation set while training
 

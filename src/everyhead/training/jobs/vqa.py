@@ -19,7 +19,7 @@ from everyhead.models.vision_text import PRESETS, VisionText, VisionTextConfig
 from everyhead.training.job import Job, JobKind, Prepared, Scores, Tools, loss_of
 from everyhead.training.jobs.picture_recipe import MovesRecipe, PictureModelRecipe, preparation_of
 from everyhead.training.objectives import TokenLoss, label_smoothed_loss
-from everyhead.training.sections import Recipe, Section, Size, TrainRecipe
+from everyhead.training.sections import MOST_PIECES, Recipe, Section, Size, TrainRecipe
 from everyhead.training.stream import Stream, fingerprint_of, shuffled
 
 EVALUATED = 32  # pictures in a batch where nothing is learnt
@@ -39,7 +39,7 @@ class DataRecipe(Section):
 class TokenizerRecipe(Section):
     """WordPiece, in small letters."""
 
-    vocab_size: int = Field(default=400, ge=100)
+    vocab_size: int = Field(default=400, ge=100, le=MOST_PIECES)
 
 
 class VqaModelRecipe(PictureModelRecipe):
