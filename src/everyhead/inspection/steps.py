@@ -206,10 +206,11 @@ class Extras:
         self._known: dict[str, tuple[weakref.ref[Tensor], int, Tensor]] = {}
 
     def of(self, form: Parts) -> Parts:
-        found: dict[str, Any] = {}
-        for name, x in zip(form._fields[3:], form[3:], strict=True):
-            if isinstance(x, Tensor):
-                found[name] = self._copy(name, x)
+        found: dict[str, Any] = {
+            name: self._copy(name, x)
+            for name, x in zip(form._fields[3:], form[3:], strict=True)
+            if isinstance(x, Tensor)
+        }
         return form._replace(**found) if found else form
 
     def _copy(self, name: str, x: Tensor) -> Tensor:

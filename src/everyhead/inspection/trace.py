@@ -201,11 +201,6 @@ def _place(spot: names.Spot) -> Place:
     return Place(spot.name, spot.path, kind=spot.kind, method=own)
 
 
-def _all(ends: list[Callable[[], None]]) -> None:
-    for end in ends:
-        end()
-
-
 @contextmanager
 def record(model: nn.Module, changes: Sequence[Change] = ()) -> Iterator[Trace]:
     """Record every attention of `model` while the context is open, with these changes made.
@@ -218,7 +213,8 @@ def record(model: nn.Module, changes: Sequence[Change] = ()) -> Iterator[Trace]:
     keep_freed()
     trace = Trace(model, changes)
     with ExitStack() as stack:
-        stack.callback(_all, trace.hooks())
+        for end in trace.hooks():
+            stack.callback(end)
         if trace.asks_interface:
             bridge.start()
             stack.callback(bridge.stop)
