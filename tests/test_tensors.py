@@ -1,11 +1,17 @@
 """Tensors written and read: any dtype, shared memory, the same bytes each time."""
 
+import errno
+import os
+import stat
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
+from everyhead import tensors as module
 from everyhead.errors import UserError
+from everyhead.files import write_set
 from everyhead.tensors import read_safetensors, write_tensors
 
 TENSORS = {
@@ -52,3 +58,30 @@ def test_a_broken_or_missing_file_is_named(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(UserError, match="broken or cut off"):
             read_safetensors(path)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such rights")
+def test_who_may_read_a_file_of_tensors_is_as_for_any_new_file(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_bytes(b"")
+    for _ in range(2):  # anew, and in the place of an older one
+        write_tensors(tmp_path / "a", TENSORS)
+        rights = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("plain", "a")]
+        assert rights[0] == rights[1]
+
+
+def test_a_full_disk_is_one_sentence_and_the_older_set_stands(tmp_path: Path, monkeypatch) -> None:
+    folder = tmp_path / "set"
+    write_set(folder, lambda beside: write_tensors(beside / "a", TENSORS))
+    before = (folder / "a").read_bytes()
+
+    def full(*_: object, **__: object) -> None:
+        raise SafetensorError("Error while serializing: I/O error: No space left (os error 28)")
+
+    monkeypatch.setattr(module, "save_file", full)
+    with pytest.raises(OSError) as found:
+        write_tensors(tmp_path / "b", TENSORS)
+    assert found.value.errno == errno.ENOSPC
+    with pytest.raises(UserError, match=r"Could not write .*set: .*free space"):
+        write_set(folder, lambda beside: write_tensors(beside / "a", {}))
+    assert (folder / "a").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []

@@ -4,6 +4,8 @@ What is read is a copy of the file's content in memory of its own: the file may 
 afterwards, and alignment, which decides some kernels, does not depend on the file.
 """
 
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,9 +21,21 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write `tensors`, any shapes and dtypes, as safetensors; same tensors, same bytes.
 
     Not atomic by itself: call it in the writer of `files.write_set` or in `files.atomic_path`.
+
+    Raises:
+        OSError: the disk is full, the folder is read-only, or the like.
     """
-    # One entry of metadata only: several would be written in a different order each time.
-    save_file(_apart(tensors), path, metadata={"format": "pt"})
+    path.touch()  # who may read it is as for any new file; safetensors would let the owner alone
+    rights = path.stat().st_mode
+    try:
+        # One entry of metadata only: several would be written in a different order each time.
+        save_file(_apart(tensors), path, metadata={"format": "pt"})
+    except SafetensorError as error:  # it wraps the system's errors in a class of its own
+        if (number := re.search(r"\(os error (\d+)\)", str(error))) is None:
+            raise
+        code = int(number[1])
+        raise OSError(code, os.strerror(code), str(path)) from error
+    path.chmod(rights)
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
