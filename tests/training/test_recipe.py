@@ -242,3 +242,9 @@ def test_sizes_below_one_are_a_sentence(change: str):
         UserError, match=rf"{change.partition('=')[0]}: .*greater than or equal to 1"
     ):
         load_recipe("translate-en-zh", [change])
+
+
+def test_a_second_change_behind_a_line_break_is_refused_and_not_passed_over():
+    with pytest.raises(UserError, match=r"one section\.key=value at a time"):
+        load_recipe("translate-en-zh", ["train.max_steps=5\ntrain.seed=3"])
+    assert load_recipe("translate-en-zh", ["about=a\nb"]).about == "a\nb"

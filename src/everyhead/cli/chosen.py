@@ -85,7 +85,7 @@ class Wish:
         """
         from everyhead.data.translation import PairSource
         from everyhead.training.choice import choose_recipe
-        from everyhead.training.recipe import load_recipe
+        from everyhead.training.recipe import load_recipe, placed
 
         if self.resume:
             began = load_recipe(str(self.folder / RECIPE))
@@ -95,13 +95,14 @@ class Wish:
                     f"{self.folder} has learnt its tokenizer, which cannot be changed any more: "
                     "leave the changes of [tokenizer] out, or begin anew with --overwrite."
                 )
-            return recipe
+            return placed(recipe) if changes else recipe
         if self.recipe is not None:
-            return load_recipe(self.recipe, changes, files=self.files)
+            return placed(load_recipe(self.recipe, changes, files=self.files))
         origin = PairSource(pairs=self.pairs, source=self.source, target=self.target)
         files = {"pairs": self.pairs, "source": self.source, "target": self.target}
         data = {key: str(path.resolve()) for key, path in files.items() if path is not None}
-        return choose_recipe(self.folder.resolve().name, origin.read()[0], data, changes)
+        pairs = origin.read()[0]
+        return placed(choose_recipe(self.folder.resolve().name, pairs, data, changes))
 
 
 def refuse(folder: Path, *, resume: bool, overwrite: bool) -> None:

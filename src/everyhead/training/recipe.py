@@ -20,6 +20,7 @@ from everyhead.training.sections import Recipe
 from everyhead.training.toml import toml_text
 
 JOB = "translate"  # of a recipe that does not say
+PATHS = ("pairs", "source", "target", "validation", "test", "files")  # of [data], in any job
 
 
 def built_in_recipes() -> dict[str, str]:
@@ -53,6 +54,20 @@ def load_recipe(
     for change in overrides:
         override(values, change)
     return parse_recipe(values, origin)
+
+
+def placed(recipe: Recipe) -> Recipe:
+    """The recipe with its data's paths made absolute: a run finds them from anywhere."""
+    data: Any = getattr(recipe, "data", None)
+    given = {key: getattr(data, key, None) for key in PATHS}
+    found = {
+        key: str(Path(value).resolve())
+        if isinstance(value, str)
+        else [str(Path(name).resolve()) for name in value]
+        for key, value in given.items()
+        if value
+    }
+    return recipe.model_copy(update={"data": data.model_copy(update=found)}) if found else recipe
 
 
 def parse_recipe(values: dict[str, Any], origin: str) -> Recipe:
@@ -110,9 +125,12 @@ def override(values: dict[str, Any], change: str) -> None:
     if not equals:
         raise UserError(f"--set takes section.key=value, like train.max_steps=5000; got {change!r}")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        found = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
-        value = text
+        found = {"value": text}
+    if len(found) > 1:
+        raise UserError(f"--set takes one section.key=value at a time; got {change!r}")
+    value = found["value"]
     path = path.strip()
     _leave_out_rivals(values, path)
     *sections, key = path.split(".")
