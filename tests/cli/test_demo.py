@@ -74,13 +74,15 @@ def test_a_second_time_it_only_prints_the_page(toured):
 
 
 @pytest.mark.slow
-def test_the_page_is_made_anew_from_a_finished_run_that_lost_it(toured, monkeypatch):
+def test_the_page_is_made_anew_from_a_finished_run_without_page_or_curve(toured, monkeypatch):
     run = toured[0]
     monkeypatch.setattr(demo, "N_PICTURES", 1)
     page = (run / "index.html").read_bytes()
-    (run / "index.html").unlink()
+    for name in ("index.html", "learning-curve.png"):  # as where it was stopped at the last step
+        (run / name).unlink()
     code, _, err = everyhead("demo", "--run", run)
     assert code == 0 and "steps to go" not in err and (run / "index.html").is_file()
+    assert (run / "learning-curve.png").is_file()
     (run / "index.html").write_bytes(page)
 
 

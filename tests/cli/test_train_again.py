@@ -2,6 +2,7 @@
 
 import json
 import os
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -133,3 +134,73 @@ def test_a_number_beyond_all_measure_is_refused(
     run = tmp_path / "x"
     assert words in refused("train", "--pairs", pairs, "--run", run, "--set", change)
     assert not run.exists()
+
+
+def test_two_trainings_in_one_folder_are_refused_and_the_first_is_left_alone(
+    copy: Path, pairs: Path, tmp_path: Path
+):
+    from everyhead.training.alone import alone
+
+    before = everything_in(copy)
+    with alone(copy):  # as another process does while it trains
+        for command in (
+            ("train", copy / "recipe.toml", "--resume", *MORE),
+            ("train", "--pairs", pairs, "--run", copy, "--overwrite", *changes()),
+        ):
+            code, out, err = everyhead(*command)
+            assert (code, out) == (2, "") and f"Another training is at work in {copy}:" in err
+            assert everything_in(copy) == before
+    assert everyhead("train", copy / "recipe.toml", "--resume", *MORE).code == 0
+
+
+def test_a_run_that_began_in_the_folder_meanwhile_is_not_replaced(
+    copy: Path, pairs: Path, tmp_path: Path, monkeypatch
+):
+    from everyhead.training import run as runs
+
+    prepare, new = runs.prepare, tmp_path / "new"
+
+    def slowly(*arguments: object):
+        copy.rename(new)
+        return prepare(*arguments)
+
+    monkeypatch.setattr(runs, "prepare", slowly)
+    before = everything_in(copy)
+    code, _, err = everyhead("train", "--pairs", pairs, "--run", new, *changes())
+    assert code == 2 and "holds a run already" in err and everything_in(new) == before
+
+
+def test_a_recipe_s_relative_paths_are_found_from_anywhere_once_the_run_has_begun(
+    pairs: Path, tmp_path: Path, monkeypatch
+):
+    (tmp_path / "my.tsv").write_bytes(pairs.read_bytes())
+    (tmp_path / "held.tsv").write_bytes(b"A fox.\t\xe7\x8b\x90\xe3\x80\x82\n")
+    recipe = tmp_path / "my.toml"
+    recipe.write_text(
+        'name = "mine"\n[data]\npairs = "my.tsv"\nvalidation = ["held.tsv"]\n', encoding="utf-8"
+    )
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "run"
+    assert everyhead("train", "my.toml", "--run", run, *changes()).code == 0
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "my.tsv").write_bytes(others(pairs))  # not what it learnt from
+    assert everyhead("train", run / "recipe.toml", "--resume", *MORE).code == 0
+    code, _, err = everyhead("evaluate", run, "--split", "validation", "--json")
+    assert (code, err) == (0, "")
+    change = ("--set", "data.pairs=my.tsv", "--set", "train.max_steps=9")
+    assert everyhead("train", run / "recipe.toml", "--resume", *change).code == 0
+    kept = tomllib.loads((run / "recipe.toml").read_text(encoding="utf-8"))["data"]
+    assert kept["pairs"] == str((tmp_path / "elsewhere" / "my.tsv").resolve())
+    assert kept["validation"] == [str((tmp_path / "held.tsv").resolve())]
+
+
+def test_best_weights_that_are_gone_are_not_said_to_be_there(copy: Path):
+    (copy / "model.safetensors").unlink()
+    code, _, err = everyhead("train", copy / "recipe.toml", "--resume")
+    assert code == 0 and f"lie in {copy} no more" in err
+    assert "the weights of step 6, the best, lie in" in err
+    assert (copy / "model.safetensors").is_file()
+    assert everyhead("translate", copy, "I see the cat.").code == 0
+    again = everyhead("train", copy / "recipe.toml", "--resume")
+    assert again.code == 0 and "no more" not in again.err

@@ -67,6 +67,7 @@ def write_page(opened: "Opened", run: Path, recipe: "Recipe") -> Path:
     from everyhead.cli.framed import Frame
     from everyhead.cli.held_out import held_out
     from everyhead.cli.report import write_report
+    from everyhead.cli.train import draw_curve
     from everyhead.files import atomic_write_json, read_json
 
     source, references = held_out(opened, "test")
@@ -77,6 +78,7 @@ def write_page(opened: "Opened", run: Path, recipe: "Recipe") -> Path:
     first, caption = first_look(run), "The model trained here, while it translates: hover, compare."
     frames = [Frame("Look inside a published model", CAPTION, first)] if first else []
     frames.append(Frame("Look inside this model", caption, translations_page(run, shown)))
+    draw_curve(run, recipe.train.best)  # training that was stopped at its end has drawn none
     data = read_json(run / "data.json")
     origin = data["origin"]
     return write_report(

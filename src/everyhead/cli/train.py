@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from everyhead.training.loop import Trainer
     from everyhead.training.sections import Recipe
 
+WEIGHTS = "model.safetensors"
 # Made from an older run's weights, which the new tokenizer does not fit.
 LEFTOVERS = (
     "config.json",
     "generation_config.json",
-    "model.safetensors",
+    WEIGHTS,
     "tokenizer.json",
     "tokenizer_config.json",
     "learning-curve.png",
@@ -107,6 +108,7 @@ def train_run(
     from everyhead.cli.progress import TrainingDisplay
     from everyhead.training import run as runs
     from everyhead.training.allocation import keep_large_blocks
+    from everyhead.training.alone import alone
     from everyhead.training.jobs import job_kind
 
     choose_threads(threads)
@@ -118,12 +120,18 @@ def train_run(
     _introduce(display, prepared, folder, place)
     score = _bleu(prepared, display) if recipe.job == "translate" else None
     trainer = runs.make_trainer(prepared, folder, device=place, score=score, listener=display)
-    if resume:
-        trainer.resume()
-        warn_if_others(folder, prepared.report)
-    if not resume or recipe != runs.run_recipe(folder):
-        _begin(folder, prepared, keep=resume)
-    return _fit(trainer, display, folder, recipe)
+    if not resume:
+        runs.beginnings(prepared)  # what cannot be written is told before there is a folder
+        folder.mkdir(parents=True, exist_ok=True)
+    with alone(folder):
+        refuse(folder, resume=resume, overwrite=overwrite)  # it may have begun while we read
+        if resume:
+            trainer.resume()
+            _expect_weights(trainer, display, folder)
+            warn_if_others(folder, prepared.report)
+        if not resume or recipe != runs.run_recipe(folder):
+            _begin(folder, prepared, keep=resume)
+        return _fit(trainer, display, folder, recipe)
 
 
 def tools() -> "Tools":
@@ -153,7 +161,7 @@ def _fit(trainer: "Trainer", display: "TrainingDisplay", folder: Path, recipe: "
         return 128 + stop.signal_number
     finally:
         display.close()
-    _draw_curve(folder, recipe.train.best)
+    draw_curve(folder, recipe.train.best)
     kind = job_kind(recipe.job)
     command = shlex.join(["everyhead", kind.verb, str(folder)])
     display.say(
@@ -168,13 +176,24 @@ def _begin(folder: Path, prepared: "Prepared", *, keep: bool) -> None:
     from everyhead.training import run as runs
 
     runs.beginnings(prepared)  # what cannot be written is told before anything is removed
-    folder.mkdir(parents=True, exist_ok=True)
     if not keep:
         for name in (runs.RECIPE, *LEFTOVERS):
             (folder / name).unlink(missing_ok=True)
         runs.clear(folder)
         prepared.write(folder)
     runs.write_beginnings(folder, prepared, keep=keep)
+
+
+def _expect_weights(trainer: "Trainer", display: "TrainingDisplay", folder: Path) -> None:
+    """Where the best weights are gone, the next that are measured are the best again."""
+    state = trainer.state
+    if state.best_step is None or (folder / WEIGHTS).is_file():
+        return
+    display.say(
+        f"The weights of step {state.best_step:,}, the best so far, lie in {folder} no more: "
+        "the next that are measured are kept."
+    )
+    state.best = state.best_step = None
 
 
 def _introduce(display: "TrainingDisplay", prepared: "Prepared", folder: Path, place: str) -> None:
@@ -210,7 +229,8 @@ def _bleu(prepared: Any, display: "TrainingDisplay") -> Any:
     return score
 
 
-def _draw_curve(folder: Path, metric: str) -> None:
+def draw_curve(folder: Path, metric: str) -> None:
+    """Draw the run's learning-curve.png, where matplotlib is there."""
     from everyhead.training.metrics import read_rows
 
     if find_spec("matplotlib") is None:
