@@ -90,3 +90,14 @@ def test_defect_a_side_of_invisible_characters_alone_is_blank():
     pairs = Pairs(["one", "\u200b", "\ufeff \u2060", "four"], ["A", "B", "C", "\u00ad\x00"])
     kept, counts = filter_pairs(pairs)
     assert kept == Pairs(["one"], ["A"]) and counts.blank == 3
+
+
+def test_quotation_marks_around_every_column_are_kept_and_told(tmp_path, recwarn):
+    path = tmp_path / "a.tsv"
+    path.write_bytes(b'"a ""b"""\t"A"\n\n"c"\t"C"\n')
+    with pytest.warns(UserWarning, match=r"a\.tsv: every column stands in quotation marks"):
+        assert read_tsv(path).source == ['"a ""b"""', "", '"c"']
+    for plain in (b'"a"\t"A"\nb\tB\n', b"\n\n", b'"\t"\n'):
+        path.write_bytes(plain)
+        read_tsv(path)
+    assert not recwarn.list

@@ -3,6 +3,7 @@
 A filter on one side alone shifts every pair that follows: a,"",c / A,B,C must give (a,A), (c,C).
 """
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,12 +37,24 @@ class Pairs(NamedTuple):
 def read_tsv(path: Path) -> Pairs:
     """Pairs of a file of lines `source TAB target` (also .gz, .xz); a blank line is a blank pair.
 
+    Quotation marks are text like any other; where all columns stand in them, a warning says so.
     Raises UserError that names the line if it has not exactly two columns, or if the file is empty.
     """
     rows = [_columns(line, f"{path}, line {n}") for n, line in enumerate(read_lines(path), 1)]
     if not rows:
         raise UserError(f"{path} is empty; it needs one pair a line: source TAB target.")
+    columns = [column for row in rows for column in row if column]
+    if columns and all(map(_is_quoted, columns)):
+        warnings.warn(
+            f'{path}: every column stands in quotation marks ("…"), which are learnt as part of '
+            "the sentences; if a spreadsheet put them there, save it again without them.",
+            stacklevel=2,
+        )
     return Pairs.of(rows)
+
+
+def _is_quoted(column: str) -> bool:
+    return len(column) > 1 and column[0] == column[-1] == '"'
 
 
 def _columns(line: str, place: str) -> tuple[str, str]:
