@@ -54,8 +54,10 @@ def stepwise(model: torch.nn.Module, rows: int) -> Tensor:
     return model.head(torch.cat(steps, 1))[..., :-1].float()
 
 
-@pytest.fixture(params=["private operators", "plain products"])
+@pytest.fixture(params=["compiled programs", "private operators", "plain products"])
 def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param != "compiled programs":
+        monkeypatch.setattr(packed, "library", lambda: None)
     if request.param == "plain products":
         monkeypatch.setattr(packed, "packs", lambda dtype: False)
 

@@ -30,13 +30,18 @@ class Ancestry:
 
     def bias(self, n: int, length: int, like: Tensor) -> Tensor:
         """(n, 1|H, rows a sentence, length·W), after the newest position's rows were written."""
-        if self.ancestors is None or self.ancestors.shape[2] < length:
-            self.ancestors, self._bias = self._grown(n, like.device), None
+        ancestors = self.history(n, length, like.device)
         if self._bias is None:
-            self._bias = self._seen(self.ancestors).to(like.dtype)
+            self._bias = self._seen(ancestors).to(like.dtype)
             if self.step_bias is not None:
                 self._bias = self._bias + self.step_bias.to(like.dtype)
         return self._bias
+
+    def history(self, n: int, length: int, device: torch.device) -> Tensor:
+        """`ancestors` with the newest position, which every row wrote for itself."""
+        if self.ancestors is None or self.ancestors.shape[2] < length:
+            self.ancestors, self._bias = self._grown(n, device), None
+        return self.ancestors
 
     def _grown(self, n: int, device: torch.device) -> Tensor:
         own = torch.arange(self.width, device=device).expand(n, -1)[..., None]  # (n, rows, 1)

@@ -88,6 +88,26 @@ class KeyValueCache:
         """`append` for keys and values that lie by sentence, (B, K, beams·T, D)."""
         return self.append(k, v)
 
+    def enter(self) -> None:
+        """One more position, whose keys and values are written into `whole()` by who calls.
+
+        Raises:
+            ValueError: there is no room, or no first position yet.
+        """
+        self._check(self.length + 1)
+        self.whole()
+        self.length += 1
+
+    def whole(self) -> tuple[Tensor, Tensor]:
+        """The memory of all keys and of all values, (B, K, capacity·beams, D) each.
+
+        Raises:
+            ValueError: nothing was appended yet.
+        """
+        if self._k is None or self._v is None:
+            raise ValueError("the cache is empty: append keys and values before reading them")
+        return self._k, self._v
+
     def _check(self, end: int) -> None:
         if end > self.capacity:
             raise ValueError(
@@ -112,10 +132,9 @@ class KeyValueCache:
         Raises:
             ValueError: nothing was appended yet.
         """
-        if self._k is None or self._v is None:
-            raise ValueError("the cache is empty: append keys and values before reading them")
+        k, v = self.whole()
         in_use = self.length * self.beams
-        return self._k[:, :, :in_use], self._v[:, :, :in_use]
+        return k[:, :, :in_use], v[:, :, :in_use]
 
     def reorder(self, index: Tensor) -> None:
         """Row i becomes what row index[i] was; rows may repeat or go (beams, finished rows)."""

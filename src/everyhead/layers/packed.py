@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from everyhead.layers.compiled import CompiledRows, library
 from everyhead.layers.linear import Linear
 
 # Smaller maps gain nothing from oneDNN's layout: the operator's start costs as much. From that size
@@ -24,27 +25,50 @@ SMALL, FEW = 2**18 + 1, 32
 SMALLEST = 2**15
 
 
-class NarrowRow:
+class FewRows:
+    """A form of the product for at most `most` rows."""
+
+    most: int
+
+    def __init__(self, weight: Tensor, relu: bool) -> None:
+        self.n_in, self.relu = weight.shape[1], relu
+
+    def reads(self, x: Tensor) -> bool:
+        """Is it made for so many rows of this type?"""
+        return 0 < x.numel() <= self.most * self.n_in
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y = self.product(x)
+        return y.relu_() if self.relu else y
+
+    def product(self, x: Tensor) -> Tensor:
+        """x Wᵀ + b."""
+        raise NotImplementedError
+
+
+class NarrowRow(FewRows):
     """y = x Wᵀ + b for one row or two, W in bf16: half the bytes to wait for."""
 
     most = 2
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, *, relu: bool) -> None:
+        super().__init__(weight, relu)
         self.weight, self.bias = weight, bias
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def product(self, x: Tensor) -> Tensor:
         return F.linear(x.to(torch.bfloat16), self.weight, self.bias).to(x.dtype)
 
 
-class SplitRows:
+class SplitRows(FewRows):
     """y = x Wᵀ + b for few rows, as two products side by side, because one runs on one thread.
 
     Each half of the outputs is one of a batch of products. A wide map is read along its outputs,
     a narrow one along its inputs.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        n_out, self.n_in = weight.shape
+    def __init__(self, weight: Tensor, bias: Tensor | None, *, relu: bool) -> None:
+        super().__init__(weight, relu)
+        n_out = weight.shape[0]
         parts = 1 if n_out % 2 else 2
         halves = weight.reshape(parts, -1, self.n_in).transpose(1, 2)  # (2, in, out / 2)
         self.weight = halves.contiguous() if n_out > self.n_in else halves
@@ -52,7 +76,7 @@ class SplitRows:
         self.bias = bias.view(parts, 1, -1)
         self.most = FEW if weight.numel() < SMALL else 1
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def product(self, x: Tensor) -> Tensor:
         rows = x.numel() // self.n_in
         x_twice = x.reshape(1, rows, self.n_in).expand(self.weight.shape[0], -1, -1)
         y = torch.baddbmm(self.bias, x_twice, self.weight)  # (2, rows, out / 2)
@@ -60,7 +84,25 @@ class SplitRows:
         return y.view(*x.shape[:-1], -1)
 
 
-RowMap = NarrowRow | SplitRows
+RowMap = CompiledRows | FewRows
+
+
+def few_rows(weight: Tensor, bias: Tensor | None, *, relu: bool) -> RowMap | None:
+    """The best form of x Wᵀ + b for few rows here; None: it has none of its own."""
+    wide = weight.dtype == torch.float32
+    if weight.device.type != "cpu" or not (wide or narrow(weight)):
+        return None
+    if library() is not None:
+        return CompiledRows(weight, bias, relu=relu)
+    if not wide:
+        return NarrowRow(weight, bias, relu=relu)
+    large = weight.numel() >= SMALLEST and torch.backends.mkl.is_available()
+    return SplitRows(weight, bias, relu=relu) if large else None
+
+
+def narrow(weight: Tensor) -> bool:
+    """bf16 on a processor that multiplies in float32."""
+    return weight.dtype == torch.bfloat16 and not multiplies_bf16()
 
 
 class PackedLinear(Linear):
@@ -78,28 +120,19 @@ class PackedLinear(Linear):
         self.n_out, self.n_in = weight.shape
         self.f = f
         whole, offset = weight.detach().to(dtype), None if bias is None else bias.detach().to(dtype)
-        self.row: RowMap | None = None  # for a product of few rows
-        if weight.device.type == "cpu":
-            if dtype == torch.bfloat16 and not multiplies_bf16():
-                self.row = NarrowRow(whole, offset)
-                whole, offset = whole.float(), None if offset is None else offset.float()
-            elif (
-                dtype == torch.float32
-                and weight.numel() >= SMALLEST
-                and torch.backends.mkl.is_available()
-            ):
-                self.row = SplitRows(whole, offset)
+        self.row = few_rows(whole, offset, relu=f == "relu")
+        if whole.device.type == "cpu" and narrow(whole):
+            whole, offset = whole.float(), None if offset is None else offset.float()
         self.packed, self.offset = packed(whole), offset
         self.plain = whole if self.packed is None else None
 
     def forward(self, x: Tensor) -> Tensor:
         """x (…, in) → (…, out)."""
-        if self.row is not None and 0 < x.numel() <= self.row.most * self.n_in:
-            y = self.row(x)
-        elif self.plain is not None:
-            y = F.linear(x, self.plain, self.offset)
-        else:
+        if self.row is not None and self.row.reads(x):
+            return self.row(x)
+        if self.plain is None:
             return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.offset, self.f, [], "")
+        y = F.linear(x, self.plain, self.offset)
         return y.relu_() if self.f == "relu" else y
 
     def _apply(self, fn: Any, recurse: bool = True) -> "PackedLinear":

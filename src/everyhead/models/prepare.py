@@ -1,6 +1,7 @@
 """An inference copy of a model: the same equations, faster (law 10).
 
-Joint maps and short steps: layers/inference.py; weights laid out for the kernels: layers/packed.py.
+Joint maps and short steps: layers/inference.py; weights laid out for the kernels: layers/packed.py;
+a whole step of a decoder: layers/compiled_step.py.
 """
 
 import copy
@@ -9,7 +10,8 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from everyhead.layers.blocks import Block
+from everyhead.layers.blocks import Block, Stack
+from everyhead.layers.compiled_step import CompiledStack, can_compile
 from everyhead.layers.feed_forward import FeedForward, GatedFeedForward
 from everyhead.layers.heads import VocabularyHead
 from everyhead.layers.inference import JointAttention, JointSlidingAttention, StepBlock
@@ -67,6 +69,8 @@ def _prepared(part: nn.Module, dtype: torch.dtype, cross: bool) -> nn.Module:
     if isinstance(part, GatedFeedForward):
         return PackedGatedFeedForward(part, dtype=dtype)
     _prepare_children(part, dtype)
+    if type(part) is Stack and can_compile(part):
+        return CompiledStack(part)
     # a block of a family's own has equations of its own
     return StepBlock(part) if type(part) is Block and _can_step(part) else part
 

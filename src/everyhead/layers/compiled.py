@@ -1,0 +1,214 @@
+"""The programs in csrc/, compiled once on the machine where they run: products of few rows, and a
+whole step of a decoder.
+
+A step of a small model is hundreds of calls of PyTorch's that do little each. Where there is a C
+compiler (`cc`, or what CC names), it is given the three files of csrc/ for this processor, at the
+first use and once for all; the library stays in the user's own cache folder. Where there is none,
+or on Windows, PyTorch's calls do the same. EVERYHEAD_COMPILE=0 forbids it.
+"""
+
+import ctypes
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+SOURCES = ("products.h", "attention.h", "step.c")
+PLAIN = ("-O3", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
+# The first that the compiler takes: with threads; with one alone; for any processor of the kind.
+CHOICES = (("-march=native", "-fopenmp"), ("-march=native",), ())
+LONGEST = 120  # seconds that a compiler may take
+
+
+class Map(ctypes.Structure):
+    """csrc/products.h, Map."""
+
+    _fields_ = (
+        ("weight", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        ("n_in", ctypes.c_int64),
+        ("n_out", ctypes.c_int64),
+        ("pairs", ctypes.c_int32),
+        ("relu", ctypes.c_int32),
+    )
+
+
+class CompiledRows:
+    """y = x Wᵀ + b, or its ReLU, for few rows of float32; W in float32 or bf16."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, *, relu: bool = False) -> None:
+        """weight (out, in).
+
+        Raises:
+            RuntimeError: there is no compiled library here.
+        """
+        programs = library()
+        if programs is None:
+            raise RuntimeError("there is no compiled library here: ask for library() first")
+        self.n_out, self.n_in = weight.shape
+        self.width, self.relu = programs.panel_width(), relu
+        self.pairs = weight.dtype == torch.bfloat16
+        self.weight = _in_panels(weight, self.width)
+        self.bias = None if bias is None else _filled(bias.float(), self.width)
+        # More rows than these are oneDNN's and MKL's; where a vector has 16 numbers, earlier.
+        self.most = 32 if programs.lane_width() > 8 else 256
+
+    @property
+    def map(self) -> Map:
+        """For the programs; it lives no longer than this object."""
+        bias = None if self.bias is None else self.bias.data_ptr()
+        return Map(self.weight.data_ptr(), bias, self.n_in, self.n_out, self.pairs, self.relu)
+
+    def reads(self, x: Tensor) -> bool:
+        """Is it made for so many rows, and for this type?"""
+        return 0 < x.numel() <= self.most * self.n_in and takes(x)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x float32 (…, in) → (…, out)."""
+        programs = library()
+        assert programs is not None
+        x = x.contiguous()
+        rows, threads = x.numel() // self.n_in, torch.get_num_threads()
+        y = x.new_empty(*x.shape[:-1], self.n_out)
+        wide = x.new_empty(threads * (self.n_in + 1) * self.width) if self.pairs else x
+        programs.linear(self.map, x.data_ptr(), y.data_ptr(), rows, wide.data_ptr(), threads)
+        return y
+
+
+def takes(x: Tensor) -> bool:
+    """Can a compiled program read x? It computes in float32 and knows no gradients."""
+    if torch.compiler.is_compiling() or x.dtype != torch.float32 or x.device.type != "cpu":
+        return False
+    return not (x.requires_grad and torch.is_grad_enabled())
+
+
+def _in_panels(weight: Tensor, width: int) -> Tensor:
+    """(out, in) → (out / width, in, width), or pairs of bf16 (out / width, in / 2, width, 2)."""
+    n_out, n_in = weight.shape
+    pairs = weight.dtype == torch.bfloat16
+    panels = -(-n_out // width)
+    whole = weight.new_zeros(panels * width, n_in + (n_in % 2 if pairs else 0))
+    whole[:n_out, :n_in] = weight
+    if not pairs:
+        return whole.view(panels, width, n_in).transpose(1, 2).contiguous()
+    return whole.view(panels, width, -1, 2).transpose(1, 2).contiguous()
+
+
+def _filled(bias: Tensor, width: int) -> Tensor:
+    whole = bias.new_zeros(-(-bias.numel() // width) * width)
+    whole[: bias.numel()] = bias
+    return whole
+
+
+@cache
+def library() -> ctypes.CDLL | None:
+    """The compiled programs; None where they cannot be had, or do not give the plain product."""
+    if os.environ.get("EVERYHEAD_COMPILE") == "0" or sys.platform == "win32":
+        return None
+    try:
+        found = _built()
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found if found is not None and _is_right(found) else None
+
+
+def _built() -> ctypes.CDLL | None:
+    """From the cache folder, or compiled into it."""
+    compiler = shlex.split(os.environ.get("CC", "")) or ["cc"]
+    program = shutil.which(compiler[0])
+    folder = cache_folder()
+    if folder is None:
+        return None
+    csrc = files("everyhead.layers") / "csrc"
+    texts = {name: (csrc / name).read_text(encoding="utf-8") for name in SOURCES}
+    key = hashlib.sha256(repr((texts, PLAIN, CHOICES, compiler, _processor())).encode())
+    place = folder / f"step-{key.hexdigest()[:32]}.so"
+    if place.exists():
+        try:
+            return _opened(place)
+        except OSError:  # half a file: a disk was full
+            place.unlink()
+    made = program is not None and _compile([program, *compiler[1:]], texts, place)
+    return _opened(place) if made else None
+
+
+def cache_folder() -> Path | None:
+    """Where compiled programs are kept: a folder that nobody else can write to, or None.
+
+    What lies there is run, so that it must be the user's own.
+    """
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(home) / "everyhead" / "compiled"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        told = folder.stat()
+    except (OSError, RuntimeError):
+        return None
+    others = told.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return None if others or told.st_uid != os.getuid() else folder
+
+
+def _compile(compiler: list[str], texts: dict[str, str], place: Path) -> bool:
+    """Make the library at `place`, whole or not at all."""
+    with tempfile.TemporaryDirectory(dir=place.parent) as scratch:
+        for name, text in texts.items():
+            Path(scratch, name).write_text(text, encoding="utf-8")
+        made = Path(scratch, place.name)
+        for flags in CHOICES:
+            command = [*compiler, *PLAIN, *flags, "-o", str(made), SOURCES[-1], "-lm"]
+            done = subprocess.run(command, cwd=scratch, capture_output=True, timeout=LONGEST)
+            if done.returncode == 0:
+                os.replace(made, place)
+                return True
+    return False
+
+
+def _processor() -> str:
+    """What decides which instructions there are."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    told = sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))})
+    return repr((platform.machine(), platform.processor(), sys.platform, told))
+
+
+def _opened(place: Path) -> ctypes.CDLL:
+    """The library with the types of its functions; its threads are those of PyTorch."""
+    for threads in (Path(torch.__file__).parent / "lib").glob("libgomp*"):
+        ctypes.CDLL(str(threads), mode=ctypes.RTLD_GLOBAL)
+    programs = ctypes.CDLL(str(place))
+    pointer, number, few = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+    for name, result, arguments in (
+        ("panel_width", number, ()),
+        ("lane_width", number, ()),
+        ("linear", None, (ctypes.POINTER(Map), pointer, pointer, number, pointer, few)),
+        ("step_scratch", number, (pointer, pointer, few)),
+        ("step", None, (pointer, pointer, pointer, pointer, few)),
+    ):
+        function = getattr(programs, name)
+        function.restype, function.argtypes = result, arguments
+    return programs
+
+
+def _is_right(programs: ctypes.CDLL) -> bool:
+    """Is its product the plain one?"""
+    x = torch.linspace(-1, 1, 7 * 37).view(7, 37)
+    weight = torch.linspace(1, -1, 45 * 37).view(45, 37).sin()
+    width = programs.panel_width()
+    panels, y, wide = _in_panels(weight, width), x.new_empty(7, 45), x.new_empty(38 * width)
+    one = Map(panels.data_ptr(), None, 37, 45, 0, 1)
+    programs.linear(one, x.data_ptr(), y.data_ptr(), 7, wide.data_ptr(), 1)
+    return torch.allclose(y, F.linear(x, weight).relu(), atol=1e-5)

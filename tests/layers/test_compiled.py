@@ -1,0 +1,142 @@
+"""The compiled programs give what PyTorch's calls give, and nothing depends on there being any."""
+
+import copy
+import os
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from everyhead.layers import compiled
+from everyhead.layers.compiled import CompiledRows, library, takes
+from everyhead.layers.packed import PackedLinear
+
+pytestmark = pytest.mark.skipif(library() is None, reason="there is no C compiler here")
+
+
+@given(
+    rows=st.integers(1, 20),
+    n_in=st.integers(1, 70),
+    n_out=st.integers(1, 70),
+    narrow=st.booleans(),
+    relu=st.booleans(),
+    biased=st.booleans(),
+)
+@settings(max_examples=150, deadline=None)
+def test_a_product_of_any_shape_is_the_product_in_float64(
+    rows: int, n_in: int, n_out: int, narrow: bool, relu: bool, biased: bool
+) -> None:
+    torch.manual_seed(rows)
+    weight = torch.randn(n_out, n_in).to(torch.bfloat16 if narrow else torch.float32)
+    bias = torch.randn(n_out).to(weight.dtype) if biased else None
+    x = torch.randn(rows, n_in)
+    wanted = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
+    wanted = wanted.relu() if relu else wanted
+    found = CompiledRows(weight, bias, relu=relu)(x)
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_how_many_threads_there_are_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    rows, x = CompiledRows(torch.randn(500, 96), torch.randn(500)), torch.randn(13, 96)
+    found = []
+    for n in (1, 2, 3):
+        monkeypatch.setattr(torch, "get_num_threads", lambda n=n: n)
+        found.append(rows(x))
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
+
+def test_what_is_no_number_stays_none() -> None:
+    x = torch.tensor([[1.0, float("nan")], [1.0, float("inf")]])
+    found = CompiledRows(torch.ones(20, 2), None, relu=True)(x)
+    assert found[0].isnan().all() and found[1].isposinf().all()
+
+
+def test_rows_that_need_a_gradient_are_not_taken() -> None:
+    x = torch.randn(2, 8, requires_grad=True)
+    assert not takes(x) and not takes(x.detach().double())
+    assert not takes(x.detach().to("meta"))
+    with torch.no_grad():
+        assert takes(x)
+    made = PackedLinear(torch.randn(16, 8), torch.randn(16), f="relu")
+    made(x).sum().backward()
+    assert x.grad is not None and bool(x.grad.any())
+
+
+def test_rows_that_are_not_contiguous_and_no_rows_at_all() -> None:
+    weight, x = torch.randn(33, 8), torch.randn(8, 6)
+    made = PackedLinear(weight)
+    torch.testing.assert_close(made(x.T), F.linear(x.T, weight), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(made(x.T[:0]), F.linear(x.T[:0], weight))
+    assert made(x.T.view(2, 3, 8)).shape == (2, 3, 33)
+
+
+def test_a_copy_reads_its_own_weights() -> None:
+    made = PackedLinear(torch.randn(33, 8), torch.randn(33))
+    other, x = copy.deepcopy(made), torch.randn(2, 8)
+    wanted = made(x)
+    assert isinstance(made.row, CompiledRows)
+    made.row.weight.zero_()
+    assert torch.equal(other(x), wanted) and not torch.equal(made(x), wanted)
+
+
+@pytest.fixture
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder of its own, in which nothing is compiled yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_it_is_compiled_once_and_found_again(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert library.__wrapped__() is not None
+    (place,) = (fresh / "everyhead" / "compiled").iterdir()  # and no scratch beside it
+    assert stat.S_IMODE(place.parent.stat().st_mode) == 0o700
+    monkeypatch.setattr(compiled, "_compile", None)  # a call would fail
+    assert library.__wrapped__() is not None
+
+
+@pytest.mark.parametrize("compiler", ["false", "no-such-compiler", f"{sys.executable} -c 1"])
+def test_a_compiler_that_fails_is_as_none(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch, compiler: str
+) -> None:
+    monkeypatch.setenv("CC", compiler)
+    assert library.__wrapped__() is None
+
+
+def test_it_can_be_forbidden(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVERYHEAD_COMPILE", "0")
+    assert library.__wrapped__() is None and not list(fresh.iterdir())
+
+
+def test_defect_a_library_where_others_may_write_is_never_run(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = fresh / "everyhead" / "compiled"
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    assert library.__wrapped__() is None and not list(folder.iterdir())
+    folder.chmod(0o700)
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    assert library.__wrapped__() is None and not list(folder.iterdir())
+
+
+def test_a_file_that_is_no_library_is_compiled_anew(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert library.__wrapped__() is not None
+    (made,) = (fresh / "everyhead" / "compiled").iterdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(fresh / "other"))
+    place = fresh / "other" / "everyhead" / "compiled" / made.name
+    place.parent.mkdir(parents=True, mode=0o700)
+    place.write_bytes(b"no library")
+    assert library.__wrapped__() is not None and place.stat().st_size > 1000
+
+
+def test_a_library_that_gives_another_product_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "allclose", lambda *_, **__: False)
+    assert library.__wrapped__() is None

@@ -1,0 +1,157 @@
+"""A step as one program is the step in PyTorch's calls, whatever the search does in between."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor
+
+from everyhead.generation.search import search
+from everyhead.layers.blocks import Stack
+from everyhead.layers.cache import DecoderCache
+from everyhead.layers.compiled import library
+from everyhead.layers.compiled_step import CompiledStack
+from everyhead.models.prepare import prepare
+from everyhead.models.transformer import Transformer, TransformerConfig
+
+pytestmark = pytest.mark.skipif(library() is None, reason="there is no C compiler here")
+
+
+def make(norm: str = "post", activation: str = "relu", **changes: int) -> Transformer:
+    torch.manual_seed(0)
+    sizes = {"d_model": 64, "n_heads": 4, "n_encoder_layers": 1, "n_decoder_layers": 2}
+    config = TransformerConfig(
+        vocab_size=50, max_len=40, **{**sizes, "d_ff": 96, **changes}, norm=norm,
+        activation=activation,
+    )  # fmt: skip
+    model = Transformer(config).eval()
+    for parameter in model.parameters():
+        with torch.no_grad():
+            parameter.mul_(3) if parameter.dim() > 1 else parameter.add_(torch.randn(()) / 5)
+    return model
+
+
+def steps(model: Transformer, *, beams: int, n: int = 12) -> tuple[Tensor, DecoderCache]:
+    """Hidden states of n steps of three sentences, with every kind of move between them."""
+    torch.manual_seed(1)
+    source, real = torch.randint(1, 49, (3, 6)), torch.arange(6) < torch.tensor([[6], [2], [4]])
+    memory = model.encode(source, real)
+    cache, found, rows = model.cache(memory, n, beams=beams), [], 3
+    for step in range(n):
+        hidden = model.decode(torch.randint(1, 49, (rows, 1)), memory, cache=cache)
+        found.append(hidden.flatten())
+        if beams > 1:
+            width = rows // 3 if step < 6 else rows // 2
+            sentences = torch.arange(rows // width)[:, None] * width
+            index = (sentences + torch.randint(0, width, (rows // width, beams))).flatten()
+            if step == 5:
+                index, keep = index[beams:], torch.tensor([1, 2])
+                cache.keep(keep)
+                memory = memory._replace(mask=None) if cache.key_mask is None else memory
+            cache.reorder(index)
+            rows = index.numel()
+        elif step == 5:
+            cache.reorder(torch.tensor([2, 0]))
+            cache.keep(torch.tensor([2, 0]))
+            rows = 2
+        if step == 8:
+            cache.crop(7)
+    return torch.cat(found), cache
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many steps the program has made."""
+    made, plain = [], CompiledStack._step
+
+    def step(self: CompiledStack, x: Tensor, cache: DecoderCache) -> Tensor:
+        made.append(x.shape[0])
+        return plain(self, x, cache)
+
+    monkeypatch.setattr(CompiledStack, "_step", step)
+    return made
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu"])
+@torch.no_grad()
+def test_steps_are_the_plain_models(
+    counted: list[int], norm: str, activation: str, beams: int
+) -> None:
+    model = make(norm, activation)
+    found, cache = steps(prepare(model), beams=beams)
+    assert counted == ([3] * 5 + [2] * 6 if beams == 1 else [9] * 5 + [6] * 6)
+    wanted, other = steps(model, beams=beams)
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=2e-5)
+    for one, two in zip(cache.self_attn, other.self_attn, strict=True):
+        torch.testing.assert_close(one.read()[1], two.read()[1], rtol=1e-5, atol=2e-5)
+
+
+@torch.no_grad()
+def test_two_threads_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for n in (1, 2, 5):
+        monkeypatch.setattr(torch, "get_num_threads", lambda n=n: n)
+        found.append(steps(prepare(make("pre")), beams=3)[0])
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
+
+@torch.no_grad()
+def test_bf16_weights_are_the_same_as_in_pytorchs_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in ("layers.packed", "models.prepare"):
+        monkeypatch.setattr(f"everyhead.{place}.multiplies_bf16", lambda: False)
+    model = make()
+    found, _ = steps(prepare(model, torch.bfloat16), beams=3)
+    monkeypatch.setattr("everyhead.layers.packed.library", lambda: None)
+    wanted, _ = steps(prepare(model, torch.bfloat16), beams=3)
+    assert float((found - wanted).norm() / wanted.norm()) < 1e-5
+
+
+@pytest.mark.parametrize("changes", [{"d_model": 36}, {"d_ff": 33}, {"n_heads": 64}])
+@torch.no_grad()
+def test_widths_that_do_not_fill_vectors_go_the_usual_way(changes: dict[str, int]) -> None:
+    model = make(**changes)
+    prepared = prepare(model)
+    assert type(prepared.decoder) is Stack
+    torch.testing.assert_close(
+        steps(prepared, beams=3)[0], steps(model, beams=3)[0], rtol=1e-5, atol=2e-5
+    )
+
+
+@torch.no_grad()
+def test_a_hook_on_a_block_is_called(counted: list[int]) -> None:
+    model, seen = prepare(make()), []
+    model.decoder.blocks[1].register_forward_hook(lambda *_: seen.append(1))
+    steps(model, beams=1)
+    assert len(seen) == 12 and not counted
+
+
+@torch.no_grad()
+def test_a_copy_computes_with_its_own_weights() -> None:
+    one = prepare(make())
+    wanted, _ = steps(one, beams=3)
+    other = copy.deepcopy(one)
+    one.decoder.blocks[0].self_attn.o_proj.row.weight.zero_()
+    assert not torch.equal(steps(one, beams=3)[0], wanted)
+    assert torch.equal(steps(other, beams=3)[0], wanted)
+
+
+@torch.no_grad()
+def test_states_that_are_no_numbers_are_told_and_no_number_is_made_of_them() -> None:
+    model = make()
+    model.decoder.blocks[1].feed_forward.down_proj.bias[3] = float("nan")
+    with pytest.raises(ValueError, match="not finite"):
+        search(prepare(model), torch.tensor([[5, 6, 7]]), beam=2)
+
+
+@torch.no_grad()
+def test_attention_as_sharp_as_numbers_allow() -> None:
+    """Scores of hundreds: one key has all the weight, and what is far below has none."""
+    model = make(activation="silu")
+    for block in model.decoder.blocks:
+        block.self_attn.q_proj.weight.mul_(100)
+        block.cross_attn.q_proj.weight.mul_(100)
+    found, plain = (steps(each, beams=1)[0].double() for each in (prepare(model), model))
+    wanted, _ = steps(model.double(), beams=1)
+    assert (found - wanted).abs().max() < 2 * (plain - wanted).abs().max() + 1e-3
