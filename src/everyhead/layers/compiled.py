@@ -1,8 +1,8 @@
-"""The programs in csrc/, compiled once on the machine where they run: products of few rows, and a
-whole step of a decoder.
+"""The programs in csrc/, compiled once on the machine where they run: products of few rows, a whole
+step of a decoder, attention of packed rows.
 
 A step of a small model is hundreds of calls of PyTorch's that do little each. Where there is a C
-compiler (`cc`, or what CC names), it is given the three files of csrc/ for this processor, at the
+compiler (`cc`, or what CC names), it is given the files of csrc/ for this processor, at the
 first use and once for all; the library stays in the user's own cache folder. Where there is none,
 or on Windows, PyTorch's calls do the same. EVERYHEAD_COMPILE=0 forbids it.
 """
@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-SOURCES = ("products.h", "attention.h", "step.c")
+HEADERS, SOURCES = ("products.h", "attention.h"), ("step.c", "packed_attention.c")
 PLAIN = ("-O3", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 # The first that the compiler takes: with threads; with one alone; for any processor of the kind.
 CHOICES = (("-march=native", "-fopenmp"), ("-march=native",), ())
@@ -87,11 +87,15 @@ class CompiledRows:
         return y
 
 
+def computes(x: Tensor) -> bool:
+    """Are numbers of x's kind computed by the programs: float32 on a processor, not traced?"""
+    here = x.dtype == torch.float32 and x.device.type == "cpu"
+    return here and not torch.compiler.is_compiling() and not torch.is_autocast_enabled("cpu")
+
+
 def takes(x: Tensor) -> bool:
-    """Can a compiled program read x? It computes in float32 and knows no gradients."""
-    if torch.compiler.is_compiling() or x.dtype != torch.float32 or x.device.type != "cpu":
-        return False
-    return not (x.requires_grad and torch.is_grad_enabled())
+    """Can a program that knows no gradients read x?"""
+    return computes(x) and not (x.requires_grad and torch.is_grad_enabled())
 
 
 def _in_panels(weight: Tensor, width: int) -> Tensor:
@@ -132,7 +136,7 @@ def _built() -> ctypes.CDLL | None:
     if folder is None:
         return None
     csrc = files("everyhead.layers") / "csrc"
-    texts = {name: (csrc / name).read_text(encoding="utf-8") for name in SOURCES}
+    texts = {name: (csrc / name).read_text(encoding="utf-8") for name in HEADERS + SOURCES}
     key = hashlib.sha256(repr((texts, PLAIN, CHOICES, compiler, _processor())).encode())
     place = folder / f"step-{key.hexdigest()[:32]}.so"
     if place.exists():
@@ -167,7 +171,7 @@ def _compile(compiler: list[str], texts: dict[str, str], place: Path) -> bool:
             Path(scratch, name).write_text(text, encoding="utf-8")
         made = Path(scratch, place.name)
         for flags in CHOICES:
-            command = [*compiler, *PLAIN, *flags, "-o", str(made), SOURCES[-1], "-lm"]
+            command = [*compiler, *PLAIN, *flags, "-o", str(made), *SOURCES, "-lm"]
             done = subprocess.run(command, cwd=scratch, capture_output=True, timeout=LONGEST)
             if done.returncode == 0:
                 os.replace(made, place)
@@ -197,6 +201,9 @@ def _opened(place: Path) -> ctypes.CDLL:
         ("linear", None, (ctypes.POINTER(Map), pointer, pointer, number, pointer, few)),
         ("step_scratch", number, (pointer, pointer, few)),
         ("step", None, (pointer, pointer, pointer, pointer, few)),
+        ("packed_scratch", number, (number, number, few)),
+        ("packed_forward", None, (pointer, number, pointer, few)),
+        ("packed_backward", None, (pointer, number, pointer, few)),
     ):
         function = getattr(programs, name)
         function.restype, function.argtypes = result, arguments

@@ -13,14 +13,19 @@ from torch import Tensor, nn
 from everyhead.layers import attention, probe
 from everyhead.layers.attention import Parts, folded
 from everyhead.layers.cache import KeyValueCache
+from everyhead.layers.compiled import computes
 from everyhead.layers.linear import Linear, linear, stacked
 from everyhead.layers.masks import Mask
+from everyhead.layers.packed_attention import WIDEST, Shape, attend_packed, can_attend
 from everyhead.layers.packing import Packing
 from everyhead.layers.rotary import Rotation, rotated
+from everyhead.layers.rules import Causal
 
 # W^Q, W^K and W^V start as the thirds of one Xavier matrix (3C, C), as in torch.nn: learning begins
 # from flatter attention and goes much faster (docs/decisions.md, "The start of attention").
 THREE_AS_ONE = 0.5**0.5
+# What a variant that has equations of its own overrides.
+STEPS = ("attend", "project", "completed")
 
 
 class MultiHeadAttention(nn.Module):
@@ -76,6 +81,10 @@ class MultiHeadAttention(nn.Module):
         bias (B|1, H|1, T, S) is added to the scores; rotation turns q and k by their positions.
         """
         mask = self.visible(mask)
+        keys = packing if memory is None else memory_packing
+        plain = cache is None and bias is None and rotation is None
+        if plain and self._reads_rows(x) and can_attend(mask, packing, keys):
+            return self.o_proj(self._attend_rows(x, memory, mask, packing, keys))
         if cache is not None and cache.fixed and cache.length:
             (q,) = self._split(self.q_proj(x), packing, (self.n_heads,))
             parts = Parts(q, *cache.read(), self.scale)
@@ -93,6 +102,31 @@ class MultiHeadAttention(nn.Module):
         else:
             out = self.attend(parts, mask, dropout)  # (B, H, T, D)
         return self.o_proj(self._join(out, x, packing))
+
+    def _reads_rows(self, x: Tensor) -> bool:
+        """May packed rows be read where they lie? Of the plain equation, while nobody looks."""
+        own = all(getattr(type(self), name) is getattr(MultiHeadAttention, name) for name in STEPS)
+        no_dropout = self.dropout == 0.0 or not self.training
+        fits = self.n_kv_heads == self.n_heads and self.d_head <= WIDEST
+        return own and fits and no_dropout and not probe.active() and computes(x)
+
+    def _attend_rows(
+        self,
+        x: Tensor,
+        memory: Tensor | None,
+        mask: Mask | None,
+        packing: Packing | None,
+        keys: Packing | None,
+    ) -> Tensor:
+        """layers/packed_attention.py: rows (N, C) → (N, H·D)."""
+        assert packing is not None and keys is not None and mask is not None
+        causal = any(isinstance(rule, Causal) for rule in mask.rules)
+        shape = Shape(packing, keys, self.n_heads, self.d_head, self.scale, causal)
+        if memory is None:
+            return attend_packed(
+                self._joined(x, self.q_proj, self.k_proj, self.v_proj), None, shape
+            )
+        return attend_packed(self.q_proj(x), self._joined(memory, self.k_proj, self.v_proj), shape)
 
     def visible(self, mask: Mask | None) -> Mask | None:
         """Who may look where: the mask, and what a variant adds to it."""

@@ -49,11 +49,14 @@ class Packing:
 
     def __init__(self, real: Tensor) -> None:
         """real: bool (B, T), True = token; at least one True."""
+        self.real = real
         self.batch, self.length = real.shape
         self.index = real.flatten().nonzero()[:, 0]  # (N,) places in the flat rectangle
         self.positions = (real.long().cumsum(1) - 1).flatten()[self.index]  # (N,) from 0
         counts = real.sum(1)  # (B,)
-        first = (counts.cumsum(0) - counts).clamp_max(self.index.numel() - 1)  # (B,)
+        ends = counts.cumsum(0)
+        self.starts = torch.cat([ends.new_zeros(1), ends])  # (B + 1,) of each sentence's rows
+        first = self.starts[:-1].clamp_max(self.index.numel() - 1)  # (B,)
         row = first[:, None].expand(real.shape).flatten().clone()
         row[self.index] = torch.arange(self.index.numel(), device=real.device)
         self._row = row  # (B·T,) which packed row stands at a place
