@@ -57,10 +57,15 @@ def embed(
 def encoded(
     tokenizer: Any, lines: Sequence[str], rule: SentenceRule, longest: int
 ) -> list[list[int]]:
-    """Each line's ids, cut to what the rule and the model take; a warning counts those cut."""
+    """Each line's ids, cut to what the rule and the model take; a warning counts those cut.
+
+    Where the rule is silent the tokenizer says where texts are cut: recent sentence-transformers
+    write `max_seq_length` there and nowhere else.
+    """
     texts = [rule.prompt + line.strip() for line in lines]
     texts = [text.lower() for text in texts] if rule.lowercase else texts
-    limit = min(rule.max_len or longest, longest)
+    told = tokenizer.config.get("model_max_length")
+    limit = min(rule.max_len or (told if isinstance(told, int) else longest), longest)
     ids: list[list[int]] = tokenizer.encode_batch(texts)
     long = [i for i, row in enumerate(ids) if len(row) > limit]
     for i in long:
