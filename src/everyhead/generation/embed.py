@@ -1,6 +1,5 @@
 """Sentences to vectors: lines of like length side by side, in the order they came."""
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +8,7 @@ from torch import Tensor
 
 from everyhead.data.batching import pad_rows
 from everyhead.errors import UserError
-from everyhead.generation.reading import PIECES, groups_by_length
+from everyhead.generation.reading import PIECES, encoded_within, groups_by_length
 from everyhead.models.sentences import SentenceRule, sentence_vectors
 
 
@@ -66,14 +65,4 @@ def encoded(
     texts = [text.lower() for text in texts] if rule.lowercase else texts
     told = tokenizer.config.get("model_max_length")
     limit = min(rule.max_len or (told if isinstance(told, int) else longest), longest)
-    ids: list[list[int]] = tokenizer.encode_batch(texts)
-    long = [i for i, row in enumerate(ids) if len(row) > limit]
-    for i in long:
-        ids[i] = tokenizer.encode(texts[i], max_len=limit)
-    if long:
-        warnings.warn(
-            f"{len(long):,} of {len(lines):,} lines are longer than {limit} tokens (the first is "
-            f"line {long[0] + 1}); what comes after is not in their vectors.",
-            stacklevel=3,
-        )
-    return ids
+    return encoded_within(tokenizer, texts, limit, "is not in their vectors")
