@@ -9,6 +9,8 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import load as deserialised
+from safetensors.torch import save as serialised
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -21,7 +23,11 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     Not atomic by itself: call it in the writer of `files.write_set` or in `files.atomic_path`.
     """
     # One entry of metadata only: several would be written in a different order each time.
-    save_file(_apart(tensors), path, metadata={"format": "pt"})
+    told = {"format": "pt"}
+    if _is_utf8(path):
+        save_file(_apart(tensors), path, metadata=told)
+    else:
+        path.write_bytes(serialised(_apart(tensors), metadata=told))
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -32,6 +38,9 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
     """
     _check_present(path)
     try:
+        if not _is_utf8(path):
+            content = deserialised(path.read_bytes())
+            return {name: tensor.clone() for name, tensor in content.items()}
         with safe_open(path, framework="pt", device="cpu") as file:
             return {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:
@@ -63,6 +72,15 @@ def read_torch_file(path: Path) -> dict[str, Tensor]:
             "everyhead reads a folder with config.json and the weights alone."
         )
     return {name: tensor.detach().clone() for name, tensor in content.items()}
+
+
+def _is_utf8(path: Path) -> bool:
+    """Is its name text? safetensors opens no other; a file may be called anything."""
+    try:
+        str(path).encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _check_present(path: Path) -> None:
