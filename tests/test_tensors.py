@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,20 @@ def test_views_and_tensors_of_one_memory_are_written_each(tmp_path: Path) -> Non
     write_tensors(tmp_path / "a", views)
     again = read_safetensors(tmp_path / "a")
     assert all(torch.equal(again[name], view.detach()) for name, view in views.items())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names are text on this system")
+def test_a_folder_whose_name_is_not_utf8_is_read_and_written(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    write_tensors(folder / "a", TENSORS)
+    write_tensors(tmp_path / "a", TENSORS)
+    assert (folder / "a").read_bytes() == (tmp_path / "a").read_bytes()
+    write_tensors(tmp_path / "b", read_safetensors(folder / "a"))
+    assert (tmp_path / "b").read_bytes() == (tmp_path / "a").read_bytes()
+    (folder / "a").write_bytes(b"\xff" * 99)
+    with pytest.raises(UserError, match="broken or cut off"):
+        read_safetensors(folder / "a")
 
 
 def test_a_broken_or_missing_file_is_named(tmp_path: Path) -> None:

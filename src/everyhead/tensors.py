@@ -11,6 +11,8 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import load as deserialised
+from safetensors.torch import save as serialised
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -25,11 +27,15 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     Raises:
         OSError: the disk is full, the folder is read-only, or the like.
     """
+    # One entry of metadata only: several would be written in a different order each time.
+    told = {"format": "pt"}
+    if not _is_utf8(path):
+        path.write_bytes(serialised(_apart(tensors), metadata=told))
+        return
     path.touch()  # who may read it is as for any new file; safetensors would let the owner alone
     rights = path.stat().st_mode
     try:
-        # One entry of metadata only: several would be written in a different order each time.
-        save_file(_apart(tensors), path, metadata={"format": "pt"})
+        save_file(_apart(tensors), path, metadata=told)
     except SafetensorError as error:  # it wraps the system's errors in a class of its own
         if (number := re.search(r"\(os error (\d+)\)", str(error))) is None:
             raise
@@ -46,6 +52,9 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
     """
     _check_present(path)
     try:
+        if not _is_utf8(path):
+            content = deserialised(path.read_bytes())
+            return {name: tensor.clone() for name, tensor in content.items()}
         with safe_open(path, framework="pt", device="cpu") as file:
             return {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:
@@ -77,6 +86,15 @@ def read_torch_file(path: Path) -> dict[str, Tensor]:
             "everyhead reads a folder with config.json and the weights alone."
         )
     return {name: tensor.detach().clone() for name, tensor in content.items()}
+
+
+def _is_utf8(path: Path) -> bool:
+    """Is its name text? safetensors opens no other; a file may be called anything."""
+    try:
+        str(path).encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _check_present(path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import pre_tokenizers
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from everyhead.data.sentencepiece_file import read_pieces
 from everyhead.data.text_tokenizer import TextTokenizer
@@ -383,6 +383,9 @@ def test_a_sentencepiece_file_that_is_cut_off_or_none_is_one_sentence(tmp_path: 
         TextTokenizer.load(tmp_path)
 
 
+PLAIN = {"tokenizer.json": Tokenizer(models.BPE()).to_str().encode("utf-8")}
+
+
 @pytest.mark.parametrize(
     ("files", "said"),
     [
@@ -392,6 +395,12 @@ def test_a_sentencepiece_file_that_is_cut_off_or_none_is_one_sentence(tmp_path: 
         ({"vocab.txt": b"a\nb\n"}, r"no \[UNK\] and no \[CLS\]"),
         ({"vocab.json": b"{}", "merges.txt": b"a b\n"}, "not of one model"),
         ({"tokenizer.json": b"{}", "tokenizer_config.json": b"[]"}, "JSON object"),
+        (PLAIN | {"tokenizer_config.json": b'{"added_tokens_decoder": {"x": 3}}'}, "another form"),
+        (PLAIN | {"tokenizer_config.json": b'{"added_tokens_decoder": [1]}'}, "another form"),
+        (PLAIN | {"tokenizer_config.json": b'{"extra_special_tokens": 3}'}, "another form"),
+        (PLAIN | {"tokenizer_config.json": b'{"bos_token": {"text": "a"}}'}, "another form"),
+        (PLAIN | {"added_tokens.json": b'{"a": "b"}'}, "another form"),
+        (PLAIN | {"chat_template.jinja": b"\xff"}, "not UTF-8"),
     ],
 )
 def test_broken_files_are_named(files: dict[str, bytes], said: str, tmp_path: Path) -> None:

@@ -108,6 +108,9 @@ def test_what_is_wrong_is_a_sentence(tokenizer: TextTokenizer, monkeypatch) -> N
         ChatTemplate(tokenizer)
     with pytest.raises(UserError, match="template is broken"):
         template(tokenizer, "{% for %}")
+    for empty in ("", "{% if false %}{{ messages }}{% endif %}"):
+        with pytest.raises(UserError, match="writes nothing"):
+            template(tokenizer, empty).ids(SAID[0])
     with pytest.raises(UserError, match="refuses these messages: no role tool"):
         template(tokenizer, LLAMA).ids([Message("tool", "x")])
     monkeypatch.setitem(sys.modules, "jinja2", None)

@@ -8,13 +8,15 @@ import pytest
 import torch
 
 from everyhead.data.corpora import load_corpus
+from everyhead.data.text_tokenizer import TextTokenizer
 from everyhead.errors import UserError
 from everyhead.generation.embed import embed
 from everyhead.generation.reading import groups_by_length
+from everyhead.models.bert import Bert, BertConfig
 from everyhead.models.prepare import prepare
 from everyhead.models.sentences import SentenceRule, sentence_vectors
 from everyhead.weights.fetch import fetch
-from everyhead.weights.folder import load
+from everyhead.weights.folder import load, save
 from everyhead.weights.sentences import sentence_rule
 
 
@@ -55,6 +57,28 @@ def test_a_thousand_sentences_as_sentence_transformers_have_them(minilm):
     told = SentenceTransformer(str(place), device="cpu").encode(lines)
     assert found.shape == told.shape == (1000, 384)
     assert np.abs(found.numpy() - told).max() <= 1e-5
+
+
+@pytest.mark.parametrize("mode", ["mean", "mean_sqrt_len_tokens"])
+def test_what_sentence_transformers_write_now_is_read(mode, tmp_path):
+    """Where texts are cut stands in the tokenizer's file alone, and a pooling has a longer name."""
+    from sentence_transformers import SentenceTransformer, models
+
+    torch.manual_seed(0)
+    tokenizer = TextTokenizer.train(load_corpus("hsk-en-zh").pairs.source, kind="wordpiece")
+    config = BertConfig(
+        vocab_size=tokenizer.vocab_size, d_model=16, n_heads=2, n_layers=1, d_ff=16, max_len=64,
+        gap_head=False, next_sentence_head=False,
+    )  # fmt: skip
+    save(Bert(config), tokenizer, tmp_path / "bert")
+    body = models.Transformer(str(tmp_path / "bert"))
+    theirs = SentenceTransformer(modules=[body, models.Pooling(16, mode)], device="cpu")
+    theirs.max_seq_length = 7
+    theirs.save(str(tmp_path / "theirs"))
+    lines = ["We walk home.", "", "We walk home, and then we walk to the school again."]
+    with pytest.warns(UserWarning, match="1 of 3 lines are longer than 7 tokens"):
+        found = embed(*load(tmp_path / "theirs"), lines, rule=sentence_rule(tmp_path / "theirs"))
+    assert np.abs(found.numpy() - theirs.encode(lines)).max() <= 1e-5
 
 
 def test_company_order_and_preparing_change_nothing(minilm):

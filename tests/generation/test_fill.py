@@ -62,6 +62,13 @@ def test_candidates_stand_in_their_line(pair):
     assert second["dog"] == "A [MASK] and a dog."
 
 
+def test_what_is_not_read_behind_a_gap_is_told(pair):
+    _, _, model, tokenizer = pair
+    with pytest.warns(UserWarning, match="1 of 2 lines are longer than 24 .* line 2.*is not read"):
+        one, two = fill(model, tokenizer, ["a [MASK]", "[MASK] " + "word " * 30])
+    assert len(one.gaps) == len(two.gaps) == 1
+
+
 def test_mistakes_are_sentences(pair):
     _, _, model, tokenizer = pair
     with pytest.raises(UserError, match=r"Line 2 has no \[MASK\].*'no gap'"):

@@ -59,6 +59,39 @@ def test_a_sampler_remembers_the_prompt_and_what_it_chose() -> None:
     assert chosen == [[1, 0], [2, 2], [3, 3]]
 
 
+@pytest.mark.parametrize(
+    "how",
+    [
+        Sampling(temperature=1e-320),
+        Sampling(temperature=1e-40),
+        Sampling(top_p=1e-320),
+        Sampling(temperature=1e-40, top_k=3, top_p=1e-40, min_p=1.0),
+        Sampling(temperature=1e-30, repetition_penalty=1e-9),
+        Sampling(temperature=1e-30, repetition_penalty=1e9),
+    ],
+)
+def test_numbers_at_their_limits_leave_the_most_probable_token(how: Sampling) -> None:
+    """T below float32's least number, p below it, penalties at their ends: never a NaN."""
+    how.check()
+    rows = logits() - 40  # all of one sign, so that a penalty moves all that were seen alike
+    sampler = Sampler(
+        how,
+        [range(50)] * 4,
+        seeds=[(7, i) for i in range(4)],
+        n_steps=1,
+        vocab_size=50,
+        device=torch.device("cpu"),
+    )
+    assert kept(rows, how).amax(-1).isfinite().all()
+    assert sampler.choose(rows).equal(rows.argmax(-1))
+
+
+@pytest.mark.parametrize("penalty", [1e-40, 1e40, 0.0, -1.0, float("nan"), float("inf")])
+def test_a_penalty_that_makes_logits_infinite_is_refused(penalty: float) -> None:
+    with pytest.raises(UserError, match="repetition_penalty is"):
+        Sampling(repetition_penalty=penalty).check()
+
+
 def test_tokens_are_drawn_as_often_as_they_are_probable() -> None:
     p = torch.tensor([0.5, 0.0, 0.2, 0.3])
     n = 20_000

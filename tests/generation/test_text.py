@@ -177,6 +177,32 @@ def test_groups_hold_their_budget_and_fit_into_the_model() -> None:
         assert len(group) == 1 or len(group) * 2 * width <= 200
 
 
+def test_beams_are_rows_of_a_group_too() -> None:
+    tasks = [Task([1] * 10, 10, "length")] * 6
+    asked = Options(sampling=Sampling(temperature=0), beam=5, batch_tokens=200)
+    assert list(groups(tasks, asked, 60)) == [[0, 1], [2, 3], [4, 5]]
+
+
+@pytest.mark.parametrize("seed", [5, None])
+def test_samples_of_one_prompt_hold_the_budget_and_are_the_same(seed: int | None) -> None:
+    model, tokenizer = pair(*MODELS[0])
+    rows, read = [], model.hidden
+
+    def counted(ids: torch.Tensor, *given: Any, **more: Any) -> torch.Tensor:
+        rows.append(ids.shape[0])
+        return read(ids, *given, **more)
+
+    asked = Options(7, Sampling(9), seed, samples=11)
+    torch.manual_seed(1)
+    (together,) = texts(model, tokenizer, ["The cat"], asked)
+    model.hidden = counted
+    budget = 4 * (len(tokenizer.encode("The cat")) + 7) + 1
+    (apart,) = texts(model, tokenizer, ["The cat"], asked._replace(batch_tokens=budget))
+    assert max(rows) == 4 and len(apart) == 11
+    assert len({one.text for one in apart}) > 4
+    assert seed is None or apart == together
+
+
 def test_what_is_put_around_a_text_begins_a_prompt_and_does_not_end_it() -> None:
     tokenizer = byte_fallback()
     begin = tokenizer.inner.token_to_id("<|begin|>")

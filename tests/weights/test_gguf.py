@@ -117,9 +117,39 @@ def test_other_scalings_are_read(kind: str, tmp_path: Path) -> None:
     torch.testing.assert_close(ours(IDS), model(IDS).logits, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("spelling", ["scaling__factor", "scale_linear"])
+@torch.no_grad()
+def test_a_factor_without_a_kind_is_linear(spelling: str, tmp_path: Path) -> None:
+    """As llama.cpp reads it, which takes linear where the kind is left out."""
+    model = llama(rope_parameters={"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4})
+    ours, _ = open_gguf(write(tmp_path / "small.gguf", model, **{f"llama__rope__{spelling}": 4.0}))
+    torch.testing.assert_close(ours(IDS), model(IDS).logits, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_yarns_own_numbers_are_read(tmp_path: Path) -> None:
+    told = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4, "beta_fast": 3.0,
+            "beta_slow": 0.1, "original_max_position_embeddings": 64}  # fmt: skip
+    model = llama(rope_parameters=told, max_position_embeddings=256)
+    values = {
+        "llama__rope__scaling__type": "yarn",
+        "llama__rope__scaling__factor": 4.0,
+        "llama__rope__scaling__original_context_length": 64,
+    }
+    own = {f"llama__rope__scaling__yarn_{name}": told[name] for name in ("beta_fast", "beta_slow")}
+    ids = torch.arange(60)[None]
+    wanted = model(ids).logits
+    ours, _ = open_gguf(write(tmp_path / "small.gguf", model, **values, **own))
+    torch.testing.assert_close(ours(ids), wanted, rtol=1e-5, atol=1e-5)
+    without, _ = open_gguf(write(tmp_path / "without.gguf", model, **values))
+    assert (without(ids) - wanted).abs().max() > 1e-2
+
+
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
+        ({"llama__rope__scaling__attn_factor": 1.5}, "rope.scaling.attn_factor 1.5"),
+        ({"llama__rope__scaling__yarn_ext_factor": 0.5}, "rope.scaling.yarn_ext_factor 0.5"),
         ({"llama__block_count": None}, "lacks llama.block_count"),
         ({"llama__expert_count": 8}, "mixture of experts"),
         ({"llama__rope__dimension_count": 8}, "turns 8 channels of each head's 16"),

@@ -208,6 +208,7 @@ def test_a_missing_tensor_and_one_too_many_are_named(tmp_path: Path) -> None:
     ("name", "value"),
     [
         ("feed_forward_proj", "gated-quick"),
+        ("dense_act_fn", "quick_gelu"),
         ("decoder_start_token_id", 3),
         ("num_heads", None),
         ("is_encoder_decoder", False),
@@ -229,6 +230,17 @@ def test_mt5_is_t5_v11(tmp_path: Path) -> None:
     ours, _ = told(tmp_path)
     assert ours.config.gated and not ours.config.tie_output
     close(ours, theirs)
+
+
+@pytest.mark.parametrize("function", ["gelu", "silu", "relu"])
+def test_the_function_that_is_said_beside_the_feed_forwards_name_counts(
+    function: str, tmp_path: Path
+) -> None:
+    """As in their code, which takes dense_act_fn of config.json for its own."""
+    _, theirs = pair(SMALL | V11 | {"dense_act_fn": function})
+    theirs.save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_bytes())["dense_act_fn"] == function
+    close(told(tmp_path)[0], theirs)
 
 
 def test_every_activation_goes_there_and_back() -> None:

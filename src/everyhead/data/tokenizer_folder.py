@@ -67,6 +67,16 @@ def open_folder(folder: Path) -> tuple[Tokenizer, dict[str, Any]]:
         UserError: there is no tokenizer, it is broken, or of a kind that is not known here.
     """
     config = _config(folder)
+    try:
+        return _opened(folder, config)
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        raise UserError(
+            f"{folder / CONFIG}, or a file beside it that names pieces, has a value of another "
+            f"form than a published one ({error}); compare it with one."
+        ) from error
+
+
+def _opened(folder: Path, config: dict[str, Any]) -> tuple[Tokenizer, dict[str, Any]]:
     family = _family(folder, config)
     whole = (folder / TOKENIZER).is_file()
     if whole:
@@ -98,8 +108,15 @@ def _config(folder: Path) -> dict[str, Any]:
         config |= {k: v for k, v in read_json(named).items() if config.get(k) is None}
     template = folder / "chat_template.jinja"
     if template.is_file():
-        config["chat_template"] = template.read_text(encoding="utf-8")
+        config["chat_template"] = _text(template)
     return config
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is broken: it is not UTF-8 ({error}). Copy it again.") from error
 
 
 def _family(folder: Path, config: Mapping[str, Any]) -> str:

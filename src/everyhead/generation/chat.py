@@ -78,6 +78,11 @@ class ChatTemplate:
             )
         except Exception as error:  # it is a program of somebody's, and may fail in any way
             raise UserError(f"The model's chat template refuses these messages: {error}") from error
+        if answer and not found:
+            raise UserError(
+                "The model's chat template writes nothing for these messages: leave --chat out, "
+                "or take a model whose template is whole."
+            )
         return found
 
     def ids(self, messages: Sequence[Message]) -> list[int]:

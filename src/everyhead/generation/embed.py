@@ -1,6 +1,5 @@
 """Sentences to vectors: lines of like length side by side, in the order they came."""
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +8,7 @@ from torch import Tensor
 
 from everyhead.data.batching import pad_rows
 from everyhead.errors import UserError
-from everyhead.generation.reading import PIECES, groups_by_length
+from everyhead.generation.reading import PIECES, encoded_within, groups_by_length
 from everyhead.models.sentences import SentenceRule, sentence_vectors
 
 
@@ -57,18 +56,13 @@ def embed(
 def encoded(
     tokenizer: Any, lines: Sequence[str], rule: SentenceRule, longest: int
 ) -> list[list[int]]:
-    """Each line's ids, cut to what the rule and the model take; a warning counts those cut."""
+    """Each line's ids, cut to what the rule and the model take; a warning counts those cut.
+
+    Where the rule is silent the tokenizer says where texts are cut: recent sentence-transformers
+    write `max_seq_length` there and nowhere else.
+    """
     texts = [rule.prompt + line.strip() for line in lines]
     texts = [text.lower() for text in texts] if rule.lowercase else texts
-    limit = min(rule.max_len or longest, longest)
-    ids: list[list[int]] = tokenizer.encode_batch(texts)
-    long = [i for i, row in enumerate(ids) if len(row) > limit]
-    for i in long:
-        ids[i] = tokenizer.encode(texts[i], max_len=limit)
-    if long:
-        warnings.warn(
-            f"{len(long):,} of {len(lines):,} lines are longer than {limit} tokens (the first is "
-            f"line {long[0] + 1}); what comes after is not in their vectors.",
-            stacklevel=3,
-        )
-    return ids
+    told = tokenizer.config.get("model_max_length")
+    limit = min(rule.max_len or (told if isinstance(told, int) else longest), longest)
+    return encoded_within(tokenizer, texts, limit, "is not in their vectors")

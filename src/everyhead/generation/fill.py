@@ -12,7 +12,7 @@ import torch
 
 from everyhead.data.batching import pad_rows
 from everyhead.errors import UserError
-from everyhead.generation.reading import PIECES, groups_by_length
+from everyhead.generation.reading import PIECES, groups_by_length, tell_cut
 
 TYPED = "[MASK]"  # stands for the tokenizer's own piece, whatever that is
 
@@ -51,7 +51,9 @@ def fill(
     mask_id = _mask_of(model, tokenizer)
     if top < 1:
         raise UserError(f"top is how many candidates to show, 1 or more; got {top}.")
-    ids = [_ids(number, line, model, tokenizer) for number, line in enumerate(lines, 1)]
+    read = [_ids(number, line, model, tokenizer) for number, line in enumerate(lines, 1)]
+    ids, long = [row for row, _ in read], [i for i, (_, cut) in enumerate(read) if cut]
+    tell_cut(long, len(lines), model.config.max_len, "is not read, and decides nothing")
     device = next(model.parameters()).device
     found: list[Filled] = [Filled("", [])] * len(lines)
     for rows in groups_by_length([len(row) for row in ids], batch_tokens):
@@ -79,19 +81,21 @@ def _mask_of(model: Any, tokenizer: Any) -> int:
     return int(tokenizer.mask_id)
 
 
-def _ids(number: int, line: str, model: Any, tokenizer: Any) -> list[int]:
+def _ids(number: int, line: str, model: Any, tokenizer: Any) -> tuple[list[int], bool]:
+    """The line's ids, and whether it was cut behind its last gap."""
     mask = tokenizer.piece(tokenizer.mask_id)
     longest = model.config.max_len
     text = line.replace(TYPED, mask)
     ids: list[int] = tokenizer.encode(text, max_len=longest)
-    gaps = tokenizer.encode(text).count(tokenizer.mask_id)
+    whole = tokenizer.encode(text)
+    gaps = whole.count(tokenizer.mask_id)
     if not gaps:
         raise UserError(f"Line {number} has no {mask}: write it where the gap is. Line: {line!r}")
     if ids.count(tokenizer.mask_id) < gaps:
         raise UserError(
             f"Line {number} has a gap beyond the {longest} tokens that the model reads: shorten it."
         )
-    return ids
+    return ids, len(ids) < len(whole)
 
 
 def _filled(

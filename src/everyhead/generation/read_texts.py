@@ -10,7 +10,10 @@ from everyhead.data.span_windows import Span, best_span, windows_of
 from everyhead.data.text_batches import TextBatch, TextRows
 from everyhead.data.word_rows import pieces_of, words_of
 from everyhead.errors import UserError
+from everyhead.generation.reading import encoded_within, tell_cut
 from everyhead.models.tasks import SequenceClassifier, SpanReader, TokenClassifier
+
+UNREAD = "is not read"
 
 
 class Label(NamedTuple):
@@ -50,7 +53,7 @@ def classify(
         UserError: the model is no classifier of texts.
     """
     _need(model, SequenceClassifier, "classify")
-    ids = tokenizer.encode_batch(list(texts), max_len=_longest(model, tokenizer, max_len))
+    ids = encoded_within(tokenizer, texts, _longest(model, tokenizer, max_len), UNREAD)
     rows = TextRows(ids, [0] * len(ids), pad_id=tokenizer.pad_id or 0)
     c = model.config
     spread = {"single_label_classification": lambda z: z.softmax(-1), "regression": lambda z: z}
@@ -75,6 +78,8 @@ def tag(model: Any, tokenizer: Any, texts: Sequence[str]) -> list[TaggedText]:
     words = [words_of(text) for text in texts]
     longest = _longest(model, tokenizer, None)
     pieces = [pieces_of(tokenizer, [word.text for word in each], longest) for each in words]
+    long = [i for i, p in enumerate(pieces) if len(p.ids) == longest and p.first[-1:] == [None]]
+    tell_cut(long, len(texts), longest, UNREAD)
     rows = TextRows([each.ids for each in pieces], [0] * len(pieces), pad_id=tokenizer.pad_id or 0)
     tags: list[list[str]] = [[]] * len(pieces)
     for numbers, batch in _read(model, rows):

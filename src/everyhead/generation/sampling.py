@@ -23,6 +23,8 @@ from torch import Tensor
 from everyhead.errors import UserError
 
 HIDDEN = float("-inf")
+LEAST_TEMPERATURE = torch.finfo(torch.float32).tiny  # anything less is 0 in float32
+MOST_REPETITION = 1e9  # and its inverse: with more of either, logits are no finite numbers
 
 
 class Sampling(NamedTuple):
@@ -47,16 +49,17 @@ class Sampling(NamedTuple):
             raise UserError(f"top_p is {self.top_p}; give a share above 0 and up to 1 (all).")
         if not 0 <= self.min_p <= 1:
             raise UserError(f"min_p is {self.min_p}; give a share from 0 (all) to 1.")
-        if not (math.isfinite(self.repetition_penalty) and self.repetition_penalty > 0):
+        if not 1 / MOST_REPETITION <= self.repetition_penalty <= MOST_REPETITION:
             raise UserError(
                 f"repetition_penalty is {self.repetition_penalty}; give a positive number, 1 for "
-                "none."
+                f"none and at most {MOST_REPETITION:,.0f} or one part of that."
             )
 
 
 def kept(logits: Tensor, how: Sampling) -> Tensor:
-    """logits (B, V) / T with −∞ where a token is out of the question; T > 0."""
-    logits = logits / how.temperature
+    """logits (B, V) / T, the best at 0, with −∞ where a token is out of the question; T > 0."""
+    logits = logits - logits.amax(-1, keepdim=True)  # so that no T makes the best infinite
+    logits = logits / max(how.temperature, LEAST_TEMPERATURE)
     if 0 < how.top_k < logits.shape[-1]:
         least = logits.topk(how.top_k).values[..., -1:]  # (B, 1)
         logits = logits.masked_fill(logits < least, HIDDEN)
@@ -64,7 +67,9 @@ def kept(logits: Tensor, how: Sampling) -> Tensor:
         ordered, order = logits.sort(-1, descending=True)
         shares = ordered.softmax(-1)
         before = shares.cumsum(-1) - shares  # (B, V), of those that are more probable
-        ordered = ordered.masked_fill(before >= how.top_p, HIDDEN)
+        beyond = before >= how.top_p
+        beyond[..., 0] = False  # the best stays, however small p is
+        ordered = ordered.masked_fill(beyond, HIDDEN)
         logits = torch.empty_like(logits).scatter_(-1, order, ordered)
     if how.min_p > 0:
         least = logits.amax(-1, keepdim=True) + math.log(how.min_p)

@@ -133,16 +133,16 @@ def task(model: Decoder, prompt: list[int], options: Options) -> Task:
 def groups(tasks: Sequence[Task], options: Options, max_len: int) -> Iterator[list[int]]:
     """Places of tasks that go together, longest first.
 
-    Rows · (longest prompt + new tokens) ≤ batch_tokens, or one prompt. The longest prompt and the
-    most new tokens of a group fit into the model together, so that no row that is done but still
-    in the batch runs out of positions.
+    Rows · (longest prompt + new tokens) ≤ batch_tokens, or one prompt; each sample or beam of a
+    prompt is a row. The longest prompt and the most new tokens of a group fit into the model
+    together, so that no row that is done but still in the batch runs out of positions.
     """
     order = sorted(range(len(tasks)), key=lambda i: -len(tasks[i].prompt))
     group: list[int] = []
     for i in order:
         if group:
             width = len(tasks[group[0]].prompt) + max(tasks[j].limit for j in (*group, i))
-            rows = (len(group) + 1) * options.samples
+            rows = (len(group) + 1) * max(options.samples, options.beam)
             if rows * width > options.batch_tokens or width > max_len:
                 yield group
                 group = []

@@ -51,14 +51,23 @@ def rows_of(
 
 
 def run(
-    model: Decoder, tokenizer: Speller, tasks: Sequence[Task], rows: list[Row], options: Options
+    model: Decoder,
+    tokenizer: Speller,
+    tasks: Sequence[Task],
+    rows: list[Row],
+    options: Options,
+    *,
+    first: int = 0,
 ) -> Iterator[list[str]]:
-    """Write the rows of these tasks; after each token what each row may show now."""
+    """Write the rows of these tasks; after each token what each row may show now.
+
+    first: the number, among the samples of its prompt, of the first one that is written here.
+    """
     prompts = [each.prompt for each in tasks]
     sampler = Sampler(
         options.sampling,
         [prompt for prompt in prompts for _ in range(options.samples)],
-        seeds=_seeds(len(rows), options),
+        seeds=_seeds(len(rows), options, first),
         n_steps=max(each.limit for each in tasks),
         vocab_size=tokenizer.vocab_size,
         device=device_of(model),
@@ -66,9 +75,9 @@ def run(
     return write(model, prompts, rows, sampler=sampler, vocab_size=tokenizer.vocab_size)
 
 
-def _seeds(n: int, options: Options) -> list[tuple[int, int]]:
+def _seeds(n: int, options: Options, first: int) -> list[tuple[int, int]]:
     if options.seed is not None:
-        return [(options.seed, i % options.samples) for i in range(n)]
+        return [(options.seed, first + i % options.samples) for i in range(n)]
     return [(seed, 0) for seed in torch.randint(2**62, (n,)).tolist()]
 
 
@@ -131,12 +140,23 @@ def _written(
 ) -> list[list[Written]]:
     if options.beam > 1:
         return _searched(model, tokenizer, tasks, options)
-    rows = rows_of(tasks, model, tokenizer, options)
-    for _ in run(model, tokenizer, tasks, rows, options):
-        pass
-    found = [Written(row.writing.text, row.ids, row.reason) for row in rows if row.writing]
-    n = options.samples
+    n, found = options.samples, list[Written]()
+    at_once = _at_once(tasks, options)
+    for first in range(0, n, at_once):
+        some = options._replace(samples=min(at_once, n - first))
+        rows = rows_of(tasks, model, tokenizer, some)
+        for _ in run(model, tokenizer, tasks, rows, some, first=first):
+            pass
+        found += [Written(row.writing.text, row.ids, row.reason) for row in rows if row.writing]
     return [found[i : i + n] for i in range(0, len(found), n)]
+
+
+def _at_once(tasks: Sequence[Task], options: Options) -> int:
+    """How many samples are written together; those of one prompt alone may be too many."""
+    if len(tasks) > 1:
+        return options.samples
+    width = len(tasks[0].prompt) + tasks[0].limit
+    return max(1, min(options.samples, options.batch_tokens // width))
 
 
 def _searched(

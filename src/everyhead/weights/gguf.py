@@ -1,24 +1,23 @@
 """A .gguf file of the Llama kind, as llama.cpp writes and publishes them: model and tokenizer.
 
 In it the rows of q and k stand in another order: llama.cpp turns the pairs (2i, 2i + 1) of a head,
-as the rotary paper does, and the published code turns (i, i + d/2). Llama 3's scaling of angles
-stands in it as a tensor of divisors, one for each pair.
+as the rotary paper does, and the published code turns (i, i + d/2). How angles are scaled for
+longer texts: weights/gguf_scaling.py.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from everyhead.data.text_tokenizer import TextTokenizer
 from everyhead.errors import UserError
-from everyhead.layers.rotary_scaling import Llama3, turns
 from everyhead.models.llama import Llama, LlamaConfig
 from everyhead.weights.config_table import validated
 from everyhead.weights.fetch import NICKNAMES, fetch, fetched
 from everyhead.weights.gguf_file import GgufFile
+from everyhead.weights.gguf_scaling import DIVISORS, turned
 from everyhead.weights.gguf_tokenizer import tokenizer_of
 from everyhead.weights.names import Change, NameTable, Row
 from everyhead.weights.state import Slot, Undrawn, fill, own_slots
@@ -50,7 +49,6 @@ FIELDS = (  # ours, theirs, whether a file may lack it
 # fmt: on
 IDS = {"bos_id": "bos", "eos_id": "eos", "pad_id": "padding"}
 MORE_ENDS = ("eot", "eom")
-DIVISORS = "rope_freqs.weight"
 NAMES = NameTable(
     [
         Row("token_embed.weight", "token_embd.weight"),
@@ -163,50 +161,13 @@ def config_of(file: GgufFile) -> LlamaConfig:
     }
     ids = {ours: values.get(f"tokenizer.ggml.{theirs}_token_id") for ours, theirs in IDS.items()}
     config = validated(LlamaConfig, fields | ids, where)
-    return _turned(config, file)
+    return turned(config, file)
 
 
 def _ends(values: dict[str, Any]) -> tuple[int, ...]:
     first = values.get("tokenizer.ggml.eos_token_id")
     found = (values.get(f"tokenizer.ggml.{name}_token_id") for name in MORE_ENDS)
     return tuple({number: None for number in found if number is not None and number != first})
-
-
-def _turned(config: LlamaConfig, file: GgufFile) -> LlamaConfig:
-    """The config with what the file says of longer texts."""
-    values, where = file.values, file.path
-    pairs = values.get("llama.rope.dimension_count", config.d_head)
-    if pairs != config.d_head:
-        raise UserError(
-            f"{where} turns {pairs} channels of each head's {config.d_head}; everyhead's Llama "
-            "turns whole heads only."
-        )
-    kind = values.get("llama.rope.scaling.type", "none")
-    scaling: dict[str, Any] | None = None
-    if DIVISORS in file.entries:
-        scaling = _by_divisors(file.tensor(DIVISORS), config, where)
-    elif kind in ("linear", "yarn"):
-        scaling = {"kind": kind, "factor": values.get("llama.rope.scaling.factor")}
-        if kind == "yarn":
-            original = values.get("llama.rope.scaling.original_context_length")
-            scaling["original_len"] = original or config.max_len
-    elif kind != "none":
-        raise UserError(f"{where} says rotary scaling {kind!r}; known are none, linear, yarn.")
-    changed = config.model_dump() | {"rotary_scaling": scaling}
-    return validated(LlamaConfig, changed, where)
-
-
-def _by_divisors(divisors: Tensor, config: LlamaConfig, where: object) -> dict[str, Any]:
-    """Llama 3's rule, from what it does to each pair: its factor is the largest divisor."""
-    rule = Llama3(float(divisors.max()), original_len=8192)
-    plain = 1.0 / turns(config.d_head or 0, config.rotary_base)
-    expected = plain / rule.frequencies(config.d_head or 0, config.rotary_base)
-    if divisors.shape != expected.shape or not torch.allclose(divisors, expected, rtol=1e-4):
-        raise UserError(
-            f"{where} divides the angles of its pairs ({DIVISORS}) by other numbers than Llama 3's "
-            "rule does; everyhead's Llama cannot express them. Give the model folder instead."
-        )
-    return {"kind": "llama3", **rule._asdict()}
 
 
 def slots(model: Llama) -> list[Slot]:

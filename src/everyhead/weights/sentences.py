@@ -26,6 +26,7 @@ OLD_MODES = {  # as separate switches
     "pooling_mode_lasttoken": "lasttoken",
 }
 MODES = tuple(OLD_MODES.values())
+NEWER = {"mean_sqrt_len_tokens": "mean_sqrt_len"}  # what recent versions call it
 
 
 def sentence_rule(folder: Path | str) -> SentenceRule:
@@ -70,6 +71,7 @@ def _mode(path: Path) -> Any:
     named = values.get("pooling_mode")
     modes = [named] if isinstance(named, str) else list(named or ())
     modes = modes or [mode for switch, mode in OLD_MODES.items() if values.get(switch)]
+    modes = [NEWER.get(str(mode), mode) for mode in modes]
     if len(modes) != 1 or modes[0] not in MODES:
         raise UserError(
             f"{path} says pooling {', '.join(map(str, modes)) or 'none'}; everyhead has one of "

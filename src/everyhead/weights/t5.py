@@ -13,7 +13,7 @@ from torch import Tensor
 
 from everyhead.errors import UserError
 from everyhead.models.t5 import T5, T5Config
-from everyhead.weights.config_table import ConfigTable, Field, validated
+from everyhead.weights.config_table import ACTIVATIONS, ConfigTable, Field, validated
 from everyhead.weights.kind import Kind, Tidied
 from everyhead.weights.names import NameTable, Row
 from everyhead.weights.state import Slot, own_slots
@@ -93,11 +93,24 @@ def config(values: Mapping[str, Any], where: object) -> T5Config:
             f"{where} says feed_forward_proj {name!r}; everyhead's T5 has "
             f"{', '.join(FEED_FORWARDS)}."
         )
-    fields["activation"], fields["gated"] = FEED_FORWARDS[name]
+    fields["activation"], fields["gated"] = _function(FEED_FORWARDS[name], values, where)
     fields["n_decoder_layers"] = values.get("num_decoder_layers") or fields["n_encoder_layers"]
     divided = values.get("scale_decoder_outputs", values.get("tie_word_embeddings"))
     fields["tie_output"] = not newer and divided is not False
     return validated(T5Config, fields, where)
+
+
+def _function(
+    named: tuple[str, bool], values: Mapping[str, Any], where: object
+) -> tuple[str, bool]:
+    """Activation and gate; their code takes what config.json says of either beside the name."""
+    told, gated = values.get("dense_act_fn"), values.get("is_gated_act")
+    if told is not None and told not in ACTIVATIONS:
+        raise UserError(
+            f"{where} says dense_act_fn {told!r}; everyhead's T5 has {', '.join(ACTIVATIONS)}."
+        )
+    activation = named[0] if told is None else ACTIVATIONS[told]
+    return activation, named[1] if gated is None else bool(gated)
 
 
 def config_values(model: T5) -> dict[str, Any]:
