@@ -1,7 +1,9 @@
 """SmolLM2-135M-Instruct from its published .gguf file, beside transformers' loading of it."""
 
+from functools import cache
 from typing import Any
 
+import gguf
 import pytest
 import torch
 import transformers
@@ -42,9 +44,13 @@ def ours(file):
 
 @pytest.fixture(scope="module")
 def theirs(file) -> Any:
-    return transformers.LlamaForCausalLM.from_pretrained(
-        file.parent, gguf_file=file.name, dtype=torch.float32
-    ).eval()
+    """Loaded by transformers, which reads the file twice, and the same names for each tensor."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gguf, "GGUFReader", cache(gguf.GGUFReader))
+        patch.setattr(gguf, "get_tensor_name_map", cache(gguf.get_tensor_name_map))
+        return transformers.LlamaForCausalLM.from_pretrained(
+            file.parent, gguf_file=file.name, dtype=torch.float32
+        ).eval()
 
 
 def greedy(model, ids: list[int], n: int) -> list[int]:

@@ -54,9 +54,10 @@ class Unmade(TorchFunctionMode):
             if shape.numel() > LARGE:
                 return torch.zeros(1, dtype=kwargs.get("dtype")).expand(shape)
         elif name == "__setitem__" or (name.endswith("_") and not name.endswith("__")):
-            written = args[0] if args else kwargs.get("tensor")
-            if _weightless(written):
+            if _weightless(written := args[0] if args else kwargs.get("tensor")):
                 return written
+        elif name == "linalg_qr" and args[0].numel() > LARGE:  # an orthogonal start, not kept
+            return args[0], args[0][: args[0].shape[1]]
         return func(*args, **kwargs)
 
 
@@ -246,5 +247,4 @@ def _weightless(x: Any) -> bool:
 def _joined(tensors: Any, dim: int) -> Tensor:
     shape = list(tensors[0].shape)
     shape[dim] = sum(x.shape[dim] for x in tensors)
-    one = torch.zeros(1, requires_grad=any(x.requires_grad for x in tensors))
-    return one.expand(shape)
+    return torch.zeros(1, requires_grad=any(x.requires_grad for x in tensors)).expand(shape)
