@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from everyhead.errors import UserError
+from everyhead.layers.compiled import library
 from everyhead.training import metrics
 from everyhead.training.checkpoints import (
     complete_checkpoints,
@@ -229,6 +230,7 @@ class Trainer:
         return {
             "precision": self.precision,
             "threads": torch.get_num_threads(),
+            "compiled": library() is not None,
             "data": self.stream.fingerprint,
         }
 
