@@ -19,8 +19,7 @@ PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no
 # Small tensors gain nothing from several threads, and two busy test processes lose a lot.
 JOBS ?= auto
 TEST_ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
-# Neighbours stay in one process, as a file's tests share what is dear to make.
-PYTEST := $(TEST_ENV) $(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal
+PYTEST := $(TEST_ENV) $(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help

@@ -154,4 +154,5 @@ def test_attention_as_sharp_as_numbers_allow() -> None:
         block.cross_attn.q_proj.weight.mul_(100)
     found, plain = (steps(each, beams=1)[0].double() for each in (prepare(model), model))
     wanted, _ = steps(model.double(), beams=1)
-    assert (found - wanted).abs().max() < 2 * (plain - wanted).abs().max() + 1e-3
+    for each in (found, plain):  # float32 rounds a score of hundreds to 1e-5 of it
+        assert (each - wanted).abs().max() < 5e-2 and (each - wanted).abs().mean() < 1e-4

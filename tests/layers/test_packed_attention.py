@@ -165,15 +165,35 @@ class Watcher:
         return attend(parts, mask)
 
 
-def test_who_looks_sees_the_parts(counted: list[str]) -> None:
-    attention, given = case("causal", [5, 3], [1], heads=2, d_head=8)
-    wanted, watcher = attention(**given), Watcher()
+@pytest.mark.parametrize("kind", ["causal", "cross"])
+def test_who_looks_sees_the_parts_and_changes_no_bit(counted: list[str], kind: str) -> None:
+    attention, given = case(kind, [5, 3], [4, 6], heads=2, d_head=8)
+    wanted, watcher = results(attention, given), Watcher()
     probe.attach(watcher)
+    try:
+        found = results(attention, given)
+    finally:
+        probe.detach(watcher)
+    assert watcher.shape == (2, 2, 5, 8) and len(counted) == 2
+    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+
+
+class Changer:
+    """Adds one to every value."""
+
+    def attention(self, module, parts, mask, attend):  # type: ignore[no-untyped-def]
+        return attend(parts._replace(v=parts.v + 1), mask)
+
+
+def test_who_changes_the_parts_gets_what_the_changed_parts_give() -> None:
+    attention, given = case("self", [5, 3], [1], heads=2, d_head=8)
+    attention.o_proj.weight.detach().copy_(torch.eye(12, 16))
+    wanted = attention(**given) + 1
+    probe.attach(changer := Changer())
     try:
         found = attention(**given)
     finally:
-        probe.detach(watcher)
-    assert watcher.shape == (2, 2, 5, 8) and len(counted) == 1
+        probe.detach(changer)
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
 
 

@@ -16,7 +16,13 @@ from everyhead.layers.cache import KeyValueCache
 from everyhead.layers.compiled import computes
 from everyhead.layers.linear import Linear, linear, stacked
 from everyhead.layers.masks import Mask
-from everyhead.layers.packed_attention import WIDEST, Shape, attend_packed, can_attend
+from everyhead.layers.packed_attention import (
+    WIDEST,
+    Shape,
+    attend_packed,
+    can_attend,
+    spread_parts,
+)
 from everyhead.layers.packing import Packing
 from everyhead.layers.rotary import Rotation, rotated
 from everyhead.layers.rules import Causal
@@ -104,11 +110,11 @@ class MultiHeadAttention(nn.Module):
         return self.o_proj(self._join(out, x, packing))
 
     def _reads_rows(self, x: Tensor) -> bool:
-        """May packed rows be read where they lie? Of the plain equation, while nobody looks."""
+        """May packed rows be read where they lie? Of the plain equation, in float32."""
         own = all(getattr(type(self), name) is getattr(MultiHeadAttention, name) for name in STEPS)
         no_dropout = self.dropout == 0.0 or not self.training
         fits = self.n_kv_heads == self.n_heads and self.d_head <= WIDEST
-        return own and fits and no_dropout and not probe.active() and computes(x)
+        return own and fits and no_dropout and computes(x)
 
     def _attend_rows(
         self,
@@ -122,11 +128,24 @@ class MultiHeadAttention(nn.Module):
         assert packing is not None and keys is not None and mask is not None
         causal = any(isinstance(rule, Causal) for rule in mask.rules)
         shape = Shape(packing, keys, self.n_heads, self.d_head, self.scale, causal)
+        both: Tensor | None = None
         if memory is None:
-            return attend_packed(
-                self._joined(x, self.q_proj, self.k_proj, self.v_proj), None, shape
-            )
-        return attend_packed(self.q_proj(x), self._joined(memory, self.k_proj, self.v_proj), shape)
+            own = self._joined(x, self.q_proj, self.k_proj, self.v_proj)  # (N, 3·H·D)
+        else:
+            own, both = self.q_proj(x), self._joined(memory, self.k_proj, self.v_proj)
+        if not probe.active():
+            return attend_packed(own, both, shape)
+        q, k, v = spread_parts(own, both, shape)
+        parts = Parts(q, k, v, self.scale)
+
+        def attend(used: Parts, seen: Mask | None) -> Tensor:
+            """Unchanged parts are attended as if nobody looked."""
+            if used is not parts or seen is not mask:
+                return self.attend(used, seen)
+            rows = attend_packed(own, both, shape)
+            return packing.spread(rows, (self.n_heads,), self.d_head)[0]  # (B, H, T, D)
+
+        return packing.join(probe.attention(self, parts, mask, attend))
 
     def visible(self, mask: Mask | None) -> Mask | None:
         """Who may look where: the mask, and what a variant adds to it."""

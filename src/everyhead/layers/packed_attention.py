@@ -4,8 +4,8 @@
 
 1706.03762 equation 1. What layers/packing.py spreads into a rectangle for PyTorch's products, and
 joins afterwards, is read and written here where it lies; the gradient of a joint product of q, k
-and v is written as one. In float32 on a processor, with a compiler, while nobody looks; every other
-attention goes by layers/attention.py.
+and v is written as one. In float32 on a processor, with a compiler; every other attention goes by
+layers/attention.py.
 """
 
 import ctypes
@@ -71,6 +71,17 @@ def can_attend(mask: Mask | None, queries: Packing | None, keys: Packing | None)
 def attend_packed(q: Tensor, kv: Tensor | None, shape: Shape) -> Tensor:
     """Rows to rows: q (N, H·D) and kv (M, 2·H·D), or q (N, 3·H·D) of both → (N, H·D)."""
     return _Attend.apply(q, kv, shape)
+
+
+def spread_parts(q: Tensor, kv: Tensor | None, shape: Shape) -> list[Tensor]:
+    """The same q, k and v as rectangles, (B, H, T or S, D), for who looks."""
+    one = (shape.heads,)
+    if kv is None:
+        return shape.queries.spread(q, one * 3, shape.d_head)
+    return [
+        *shape.queries.spread(q, one, shape.d_head),
+        *shape.keys.spread(kv, one * 2, shape.d_head),
+    ]
 
 
 class _Attend(torch.autograd.Function):
