@@ -227,12 +227,8 @@ class Trainer:
         self.stream.position = Position(*state.position)
 
     def _facts(self) -> dict[str, Any]:
-        return {
-            "precision": self.precision,
-            "threads": torch.get_num_threads(),
-            "compiled": library() is not None,
-            "data": self.stream.fingerprint,
-        }
+        machine = {"threads": torch.get_num_threads(), "compiled": library() is not None}
+        return machine | {"precision": self.precision, "data": self.stream.fingerprint}
 
     def _remaining(self) -> int:
         return self.recipe.max_steps - self.state.step
