@@ -118,7 +118,12 @@ def test_what_a_checkpoint_is_made_of(tmp_path: Path):
     weights = read_safetensors(folder / "weights.safetensors")
     assert tiny.same(weights, tiny.weights(trainer.model))
     state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-    assert state["step"] == 2 and state["facts"].keys() == {"precision", "threads", "data"}
+    assert state["step"] == 2 and state["facts"].keys() == {
+        "threads",
+        "compiled",
+        "precision",
+        "data",
+    }
 
 
 def test_a_compiled_model_is_saved_under_the_plain_names(tmp_path: Path, monkeypatch):
