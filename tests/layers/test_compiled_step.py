@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from everyhead.generation.search import search
+from everyhead.layers import probe
 from everyhead.layers.blocks import Stack
 from everyhead.layers.cache import DecoderCache
 from everyhead.layers.compiled import library
@@ -117,6 +118,44 @@ def test_widths_that_do_not_fill_vectors_go_the_usual_way(changes: dict[str, int
     torch.testing.assert_close(
         steps(prepared, beams=3)[0], steps(model, beams=3)[0], rtol=1e-5, atol=2e-5
     )
+
+
+class Watcher:
+    """Looks, and changes nothing."""
+
+    def attention(self, module, parts, mask, attend):  # type: ignore[no-untyped-def]
+        return attend(parts, mask)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu"])
+@torch.no_grad()
+def test_who_looks_at_a_step_changes_no_bit(
+    counted: list[int], norm: str, activation: str, beams: int
+) -> None:
+    model = prepare(make(norm, activation))
+    wanted, _ = steps(model, beams=beams)
+    made = len(counted)
+    probe.attach(watcher := Watcher())
+    try:
+        found, _ = steps(model, beams=beams)
+    finally:
+        probe.detach(watcher)
+    assert made == len(counted) == 11 and torch.equal(found, wanted)
+
+
+@torch.no_grad()
+def test_rows_that_share_a_memory_read_it_and_nothing_behind_it(counted: list[int]) -> None:
+    found = []
+    for model in (make(), prepare(make())):
+        memory = model.encode(torch.tensor([[5, 6, 7], [8, 9, 4]]))
+        cache = model.cache(memory, 5)
+        model.decode(torch.tensor([[1], [2]]), memory, cache=cache)
+        cache.reorder(torch.tensor([0, 0, 1, 1]))
+        found.append(model.decode(torch.tensor([[1], [2], [3], [4]]), memory, cache=cache))
+    torch.testing.assert_close(*found, rtol=1e-5, atol=2e-5)
+    assert not counted
 
 
 @torch.no_grad()

@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-HEADERS, SOURCES = ("products.h", "attention.h"), ("step.c", "packed_attention.c")
+HEADERS, SOURCES = ("products.h", "attention.h"), ("rows.c", "step.c", "packed_attention.c")
 PLAIN = ("-O3", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 # The first that the compiler takes: with threads; with one alone; for any processor of the kind.
 CHOICES = (("-march=native", "-fopenmp"), ("-march=native",), ())
@@ -63,7 +63,7 @@ class CompiledRows:
         self.weight = _in_panels(weight, self.width)
         self.bias = None if bias is None else _filled(bias.float(), self.width)
         # More rows than these are oneDNN's and MKL's; where a vector has 16 numbers, earlier.
-        self.most = 32 if programs.lane_width() > 8 else 256
+        self.most = 32 if programs.lane_width() > 8 else 512
 
     @property
     def map(self) -> Map:
@@ -195,12 +195,16 @@ def _opened(place: Path) -> ctypes.CDLL:
         ctypes.CDLL(str(threads), mode=ctypes.RTLD_GLOBAL)
     programs = ctypes.CDLL(str(place))
     pointer, number, few = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+    real = ctypes.c_float
     for name, result, arguments in (
         ("panel_width", number, ()),
         ("lane_width", number, ()),
         ("linear", None, (ctypes.POINTER(Map), pointer, pointer, number, pointer, few)),
         ("step_scratch", number, (pointer, pointer, few)),
         ("step", None, (pointer, pointer, pointer, pointer, few)),
+        ("norm_rows", None, (pointer, pointer, real, number, number, pointer, pointer)),
+        ("activate_rows", None, (ctypes.c_int32, number, pointer)),
+        ("attend_rows", None, (pointer, pointer, few, pointer, pointer, pointer)),
         ("packed_scratch", number, (number, number, few)),
         ("packed_forward", None, (pointer, number, pointer, few)),
         ("packed_backward", None, (pointer, number, pointer, few)),

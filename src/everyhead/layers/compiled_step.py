@@ -1,8 +1,8 @@
 """One position more of a whole decoder in one call: the stack of layers/blocks.py, csrc/step.c.
 
 It reads and writes the caches that PyTorch's calls use (layers/cache.py, layers/beam_cache.py), so
-that every other step may go the usual way: the first one, whoever looks, whatever has a form of
-its own.
+that every other step may go the usual way: the first one, what has a form of its own, and a part at
+a time for who looks (layers/compiled_parts.py).
 """
 
 import ctypes
@@ -15,7 +15,9 @@ from everyhead.layers import probe
 from everyhead.layers.beam_cache import BeamCache
 from everyhead.layers.blocks import Memory, Stack
 from everyhead.layers.cache import DecoderCache, KeyValueCache
-from everyhead.layers.compiled import CompiledRows, Map, library, takes
+from everyhead.layers.compiled import CompiledRows, library, takes
+from everyhead.layers.compiled_parts import take_parts
+from everyhead.layers.compiled_types import MAPS, Decoder, Floats, History, Layer, keys_of
 from everyhead.layers.feed_forward import ACTIVATIONS
 from everyhead.layers.inference import JointAttention, StepBlock
 from everyhead.layers.masks import Mask
@@ -27,48 +29,6 @@ from everyhead.layers.rotary import Rotation
 
 # csrc/attention.h; ReLU is in the product.
 FUNCTIONS = {"silu": 1, "gelu": 2, "gelu_tanh": 3}
-MAPS = ("own", "own_out", "query", "cross_out", "up", "down")
-Floats = ctypes.c_void_p * 3
-
-
-class Layer(ctypes.Structure):
-    """csrc/step.c, Layer."""
-
-    _fields_ = (
-        *((name, Map) for name in MAPS),
-        ("gain", Floats),
-        ("shift", Floats),
-    )
-
-
-class Decoder(ctypes.Structure):
-    """csrc/step.c, Decoder."""
-
-    _fields_ = (
-        *((name, ctypes.c_int64) for name in ("n_layers", "d_model", "n_heads", "d_head", "d_ff")),
-        ("layers", ctypes.POINTER(Layer)),
-        ("norm_first", ctypes.c_int32),
-        ("activation", ctypes.c_int32),
-        ("eps", ctypes.c_float),
-    )
-
-
-class Keys(ctypes.Structure):
-    """csrc/step.c, Keys."""
-
-    _fields_ = (("k", ctypes.c_void_p), ("v", ctypes.c_void_p), ("room", ctypes.c_int64))
-
-
-class History(ctypes.Structure):
-    """csrc/step.c, History."""
-
-    _fields_ = (
-        *((name, ctypes.c_int64) for name in ("sentences", "beams", "length", "memory_length")),
-        ("ancestors", ctypes.c_void_p),
-        ("memory_bias", ctypes.c_void_p),
-        ("own", ctypes.POINTER(Keys)),
-        ("memory", ctypes.POINTER(Keys)),
-    )
 
 
 class CompiledStack(Stack):
@@ -79,6 +39,10 @@ class CompiledStack(Stack):
         nn.Module.__init__(self)
         self.__dict__.update(plain.__dict__)
         self._decoder: Decoder | None = None  # addresses of this copy's own weights
+        blocks: list[Any] = list(self.blocks)
+        for block in blocks:
+            take_parts(block, _function(block.feed_forward) or 0)
+        self.most = min(part.row.most for block in blocks for part in _maps(block) if part.row)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_decoder": None}
@@ -109,8 +73,10 @@ class CompiledStack(Stack):
             return False
         own, cross = cache.self_attn[0], cache.cross_attn[0]
         begun = own.length > 0 and own.width == own.beams and cross.length > 0
+        if not begun or x.shape[0] > self.most or not _one_history_each(x, cache):
+            return False
         whole = cross.bias is not None or memory is None or memory.mask is None
-        if type(own) not in (KeyValueCache, BeamCache) or not begun or not whole:
+        if type(own) not in (KeyValueCache, BeamCache) or not whole:
             return False
         biased = own.ancestry.step_bias if isinstance(own, BeamCache) else own.step_bias
         hooked = any(block._forward_hooks or block._forward_pre_hooks for block in self.blocks)
@@ -124,7 +90,7 @@ class CompiledStack(Stack):
             self._decoder = _described(list(self.blocks))
         threads, kept = torch.get_num_threads(), _entered(cache, x)
         own, cross = cache.self_attn[0], cache.cross_attn[0]
-        keys = [_keys(part) for part in (cache.self_attn, cache.cross_attn)]
+        keys = [keys_of(part) for part in (cache.self_attn, cache.cross_attn)]
         ancestors, hidden = (None if part is None else part.data_ptr() for part in kept)
         history = History(
             x.shape[0] // own.beams, own.beams, own.length, cross.length, ancestors, hidden, *keys
@@ -134,6 +100,12 @@ class CompiledStack(Stack):
         y = x.clone(memory_format=torch.contiguous_format)
         programs.step(decoder, asked, y.data_ptr(), scratch.data_ptr(), threads)
         return y
+
+
+def _one_history_each(x: Tensor, cache: DecoderCache) -> bool:
+    """Has each row, or group of beams, a history and a memory of its own?"""
+    own, cross = cache.self_attn[0], cache.cross_attn[0]
+    return all(each.whole()[0].shape[0] * own.beams == x.shape[0] for each in (own, cross))
 
 
 def _entered(cache: DecoderCache, like: Tensor) -> tuple[Tensor | None, Tensor | None]:
@@ -146,15 +118,6 @@ def _entered(cache: DecoderCache, like: Tensor) -> tuple[Tensor | None, Tensor |
         n = like.shape[0] // own.beams
         ancestors = own.ancestry.history(n, own.length, like.device).contiguous()
     return ancestors, None if hidden is None else hidden.contiguous()
-
-
-def _keys(caches: list[Any]) -> Any:
-    """Where the keys and values of each layer lie."""
-    told = (Keys * len(caches))()
-    for place, each in zip(told, caches, strict=True):
-        k, v = each.whole()
-        place.k, place.v, place.room = k.data_ptr(), v.data_ptr(), k.shape[2]
-    return told
 
 
 def can_compile(stack: Stack) -> bool:

@@ -71,7 +71,7 @@ class JointAttention(MultiHeadAttention):
             joint = maps.query(x).view(-1, cache.beams, 3, heads, width)
             q, k, v = joint.permute(2, 0, 3, 1, 4).unbind()  # (n, H, beams, D) each
             k, v = cache.extend(k, v)
-        out = self._attend_step(q, k, v, cache.bias)  # (n, H, beams, D)
+        out = self._attend_step(q, k, v, cache)  # (n, H, beams, D)
         return maps.out(out.transpose(1, 2).reshape(*x.shape[:-1], heads * width))
 
     def _grouped_step(
@@ -83,28 +83,28 @@ class JointAttention(MultiHeadAttention):
         qk, v = parts[:, : heads + groups], parts[:, heads + groups :]
         qk = qk if rotation is None else rotated(qk, rotation)
         k, v = cache.append(qk[:, heads:], v)
-        out = self._attend_step(qk[:, :heads], k, v, cache.bias)  # (B, H, 1, D)
+        out = self._attend_step(qk[:, :heads], k, v, cache)  # (B, H, 1, D)
         return out.reshape(-1, 1, heads * self.d_head)
 
-    def _attend_step(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+    def _attend_step(self, q: Tensor, k: Tensor, v: Tensor, cache: KeyValueCache) -> Tensor:
         """In the fewest calls; who looks is shown the parts, and the same calls give the output."""
         if not probe.active():
-            return self._short(q, k, v, bias)
-        parts = Parts(q, k, v, 1.0, bias)
+            return self.short(q, k, v, cache)
+        parts = Parts(q, k, v, 1.0, cache.bias)
 
         def attend(used: Parts, mask: Mask | None) -> Tensor:
             if used is parts and mask is None:
-                return self._short(q, k, v, bias)
+                return self.short(q, k, v, cache)
             return self.attend(used, mask)
 
         return probe.attention(self, parts, None, attend)
 
-    def _short(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
-        """The queries of a kv head ask it together."""
+    def short(self, q: Tensor, k: Tensor, v: Tensor, cache: KeyValueCache) -> Tensor:
+        """The queries of a kv head ask it together: (n, H, T, D)."""
         if k.shape[1] == q.shape[1]:
-            return attend_step(q, k, v, bias)
+            return attend_step(q, k, v, cache.bias)
         groups = q.reshape(q.shape[0], k.shape[1], -1, q.shape[3])  # (B, K, H / K, D)
-        return attend_step(groups, k, v, bias).reshape(q.shape)
+        return attend_step(groups, k, v, cache.bias).reshape(q.shape)
 
 
 class JointSlidingAttention(JointAttention, SlidingAttention):

@@ -35,7 +35,12 @@ INLINE vec exponential(vec x) {
     return choose((bits)(x < low), splat(0.0f), choose((bits)(x == x), sum * power, x));
 }
 
-INLINE void norm(const float *gain, const float *shift, float eps, int64_t n, float *x, float *y) {
+/* Not inlined, as the two below: wherever they are called, their bits are the same. */
+#define ALONE static __attribute__((noinline, unused))
+
+ALONE void norm(
+    const float *gain, const float *shift, float eps, int64_t n, const float *x, float *y
+) {
     vec sum = splat(0.0f), square = splat(0.0f);
     for (int64_t i = 0; i < n; i += LANES) sum += load(x + i);
     const float mean = total(sum) / (float)n;
@@ -56,7 +61,7 @@ INLINE int64_t slot(Slots slots, int64_t t) {
 }
 
 /* One query; scores: room for n and LANES more. bias (n,) or NULL. */
-static void attend(
+ALONE void attend(
     const float *q, const float *k, const float *v, Slots slots, const float *bias, int64_t n,
     int64_t d_head, float *scores, float *out
 ) {
@@ -86,7 +91,7 @@ static void attend(
 
 INLINE vec sigmoid(vec x) { return 1.0f / (1.0f + exponential(-x)); }
 
-static void activate(int32_t f, int64_t n, float *x) {
+ALONE void activate(int32_t f, int64_t n, float *x) {
     for (int64_t i = 0; i < n && f != NOTHING; i += LANES) {
         vec a = load(x + i);
         if (f == SILU) a *= sigmoid(a);

@@ -209,14 +209,23 @@ void step(const Decoder *decoder, const History *history, float *x, float *scrat
     }
 }
 
-/* y = f(x Wᵀ + b) alone; wide: room for (n_in + 1) · PANEL numbers of each thread. */
-void linear(const Map *map, const float *x, float *y, int64_t rows, float *wide, int threads) {
-#pragma omp parallel num_threads(threads) if (threads > 1)
-    {
-        Work work = {.rows = rows, .me = omp_get_thread_num(), .threads = omp_get_num_threads()};
-        const Share mine = share_of(panels_of(map), &work);
-        product(
-            map, mine.begin, mine.end, x, y, rows, wide + work.me * (map->n_in + 1) * PANEL
-        );
-    }
+/* One attention of a step, for who looks (rows.c). q, out (sentences, heads, beams, d_head); scores: room for the history and LANES. */
+void attend_rows(
+    const Decoder *decoder, const History *history, int cross, const float *q, float *scores,
+    float *out
+) {
+    const int64_t heads = decoder->n_heads, d = decoder->d_head, beams = history->beams;
+    const Keys *keys = cross ? history->memory : history->own;
+    const int64_t n = cross ? history->memory_length : history->length;
+    for (int64_t unit = 0; unit < history->sentences * heads; unit++)
+        for (int64_t beam = 0; beam < beams; beam++) {
+            const int64_t sentence = unit / heads, at = (unit * beams + beam) * d;
+            Slots slots = {cross ? NULL : history->ancestors, beams};
+            if (slots.ancestors) slots.ancestors += (sentence * beams + beam) * n;
+            const float *bias = cross ? history->memory_bias : NULL;
+            attend(
+                q + at, keys->k + unit * keys->room * d, keys->v + unit * keys->room * d, slots,
+                bias ? bias + sentence * n : NULL, n, d, scores, out + at
+            );
+        }
 }
