@@ -76,6 +76,12 @@ def test_rows_that_are_not_contiguous_and_no_rows_at_all() -> None:
     assert made(x.T.view(2, 3, 8)).shape == (2, 3, 33)
 
 
+@pytest.mark.parametrize("width", [4, 16, 24])
+def test_defect_rows_of_another_width_are_an_error_and_write_nowhere(width: int) -> None:
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        PackedLinear(torch.randn(33, 8))(torch.randn(2, width))
+
+
 def test_a_copy_reads_its_own_weights() -> None:
     made = PackedLinear(torch.randn(33, 8), torch.randn(33))
     other, x = copy.deepcopy(made), torch.randn(2, 8)

@@ -73,7 +73,8 @@ class CompiledRows:
 
     def reads(self, x: Tensor) -> bool:
         """Is it made for so many rows, and for this type?"""
-        return 0 < x.numel() <= self.most * self.n_in and takes(x)
+        fits = x.shape[-1] == self.n_in and 0 < x.numel() <= self.most * self.n_in
+        return fits and takes(x)
 
     def __call__(self, x: Tensor) -> Tensor:
         """x float32 (…, in) → (…, out)."""
