@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad
 
 from everyhead.layers import compiled
 from everyhead.layers.compiled import CompiledRows, library, takes
@@ -74,6 +76,26 @@ def test_rows_that_are_not_contiguous_and_no_rows_at_all() -> None:
     torch.testing.assert_close(made(x.T), F.linear(x.T, weight), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(made(x.T[:0]), F.linear(x.T[:0], weight))
     assert made(x.T.view(2, 3, 8)).shape == (2, 3, 33)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_defect_tangents_batches_and_traces_go_through_pytorchs_calls() -> None:
+    made, x = PackedLinear(torch.randn(33, 8)).requires_grad_(False), torch.randn(2, 8)
+    wanted, moved = made(x), made(2 * x)
+    told = torch.func.jvp(made, (x,), (2 * x,))
+    torch.testing.assert_close(told, (wanted, moved), rtol=1e-5, atol=1e-5)
+    with forward_ad.dual_level():
+        tangent = forward_ad.unpack_dual(made(forward_ad.make_dual(x, 2 * x))).tangent
+    torch.testing.assert_close(tangent, moved, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(torch.func.vmap(made)(x), wanted, rtol=1e-5, atol=1e-5)
+    traced = torch.jit.trace(made, x, check_trace=False)
+    torch.testing.assert_close(traced(2 * x), moved, rtol=1e-5, atol=1e-5)
+
+
+def test_defect_a_tensor_without_numbers_is_not_read() -> None:
+    made = PackedLinear(torch.randn(33, 8))
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        assert made(torch.randn(2, 8)).shape == (2, 33)
 
 
 @pytest.mark.parametrize("width", [4, 16, 24])

@@ -23,7 +23,8 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 HEADERS, SOURCES = ("products.h", "attention.h"), ("rows.c", "step.c", "packed_attention.c")
 PLAIN = ("-O3", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
@@ -90,8 +91,21 @@ class CompiledRows:
 
 def computes(x: Tensor) -> bool:
     """Are numbers of x's kind computed by the programs: float32 on a processor, not traced?"""
-    here = x.dtype == torch.float32 and x.device.type == "cpu"
-    return here and not torch.compiler.is_compiling() and not torch.is_autocast_enabled("cpu")
+    if torch.compiler.is_compiling() or x.dtype != torch.float32 or x.device.type != "cpu":
+        return False
+    return not torch.is_autocast_enabled("cpu") and not _is_followed(x)
+
+
+def _is_followed(x: Tensor) -> bool:
+    """Does x stand for more than its numbers: a tangent, a batch of vmap, a trace, a fake?
+
+    Or has it no numbers at all, which a program would read from no address.
+    """
+    if type(x) not in (Tensor, nn.Parameter) or torch._C._get_tracing_state() is not None:
+        return True
+    if torch._C._functorch.is_functorch_wrapped_tensor(x):
+        return True
+    return forward_ad.unpack_dual(x).tangent is not None
 
 
 def takes(x: Tensor) -> bool:
