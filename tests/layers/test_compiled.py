@@ -168,3 +168,15 @@ def test_a_file_that_is_no_library_is_compiled_anew(
 def test_a_library_that_gives_another_product_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "allclose", lambda *_, **__: False)
     assert library.__wrapped__() is None
+
+
+def test_defect_what_the_default_type_and_device_are_does_not_matter() -> None:
+    """The trial product read and wrote a tensor of that kind as float32 on the processor."""
+    with torch.device("meta"):
+        assert library.__wrapped__() is not None
+    before = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.float64)
+        assert library.__wrapped__() is not None
+    finally:
+        torch.set_default_dtype(before)

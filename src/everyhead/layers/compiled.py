@@ -20,6 +20,7 @@ import tempfile
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -231,8 +232,9 @@ def _opened(place: Path) -> ctypes.CDLL:
 
 def _is_right(programs: ctypes.CDLL) -> bool:
     """Is its product the plain one?"""
-    x = torch.linspace(-1, 1, 7 * 37).view(7, 37)
-    weight = torch.linspace(1, -1, 45 * 37).view(45, 37).sin()
+    like: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # whatever the default is
+    x = torch.linspace(-1, 1, 7 * 37, **like).view(7, 37)
+    weight = torch.linspace(1, -1, 45 * 37, **like).view(45, 37).sin()
     width = programs.panel_width()
     panels, y, wide = _in_panels(weight, width), x.new_empty(7, 45), x.new_empty(38 * width)
     one = Map(panels.data_ptr(), None, 37, 45, 0, 1)
