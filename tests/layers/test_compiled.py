@@ -128,7 +128,16 @@ def test_it_is_compiled_once_and_found_again(fresh: Path, monkeypatch: pytest.Mo
     assert library.__wrapped__() is not None
 
 
-@pytest.mark.parametrize("compiler", ["false", "no-such-compiler", f"{sys.executable} -c 1"])
+def test_a_relative_cache_folder_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", "cache")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert compiled.cache_folder() == tmp_path / "home" / ".cache" / "everyhead" / "compiled"
+
+
+@pytest.mark.parametrize("compiler", ["'", "false", "no-such-compiler", f"{sys.executable} -c 1"])
 def test_a_compiler_that_fails_is_as_none(
     fresh: Path, monkeypatch: pytest.MonkeyPatch, compiler: str
 ) -> None:

@@ -139,8 +139,8 @@ def library() -> ctypes.CDLL | None:
         return None
     try:
         found = _built()
-    except (OSError, subprocess.SubprocessError):
-        return None
+    except (OSError, RuntimeError, ValueError, subprocess.SubprocessError):
+        return None  # no home folder, an open quote in CC, a compiler that hangs
     return found if found is not None and _is_right(found) else None
 
 
@@ -169,8 +169,9 @@ def cache_folder() -> Path | None:
 
     What lies there is run, so that it must be the user's own.
     """
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(home) / "everyhead" / "compiled"
+    told_home = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    home = told_home if told_home.is_absolute() else Path.home() / ".cache"
+    folder = home / "everyhead" / "compiled"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         told = folder.stat()
@@ -188,7 +189,13 @@ def _compile(compiler: list[str], texts: dict[str, str], place: Path) -> bool:
         made = Path(scratch, place.name)
         for flags in CHOICES:
             command = [*compiler, *PLAIN, *flags, "-o", str(made), *SOURCES, "-lm"]
-            done = subprocess.run(command, cwd=scratch, capture_output=True, timeout=LONGEST)
+            done = subprocess.run(
+                command,
+                cwd=scratch,
+                stdin=subprocess.DEVNULL,  # a piped text is not the compiler's
+                capture_output=True,
+                timeout=LONGEST,
+            )
             if done.returncode == 0:
                 os.replace(made, place)
                 return True
