@@ -120,6 +120,13 @@ def test_a_sentence_that_asks_an_empty_one_gets_zeros() -> None:
     assert not found[1][:3].any()  # such queries have no gradient
 
 
+@pytest.mark.parametrize("change", [slice(1, None), [0, *range(8)]])
+def test_rows_that_are_not_the_packings_are_refused(change: object) -> None:
+    attention, given = case("self", [5, 3], [1], heads=2, d_head=4)
+    with pytest.raises(ValueError, match="one a token"):
+        attention(**{**given, "x": given["x"][change]})
+
+
 def test_how_many_threads_there_are_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for n in (1, 2, 3):

@@ -69,7 +69,15 @@ def can_attend(mask: Mask | None, queries: Packing | None, keys: Packing | None)
 
 
 def attend_packed(q: Tensor, kv: Tensor | None, shape: Shape) -> Tensor:
-    """Rows to rows: q (N, H·D) and kv (M, 2·H·D), or q (N, 3·H·D) of both → (N, H·D)."""
+    """Rows to rows: q (N, H·D) and kv (M, 2·H·D), or q (N, 3·H·D) of both → (N, H·D).
+
+    Raises:
+        ValueError: there are more or fewer rows than the packing has tokens.
+    """
+    given = (q.shape[0], (q if kv is None else kv).shape[0])
+    wanted = (shape.queries.index.numel(), shape.keys.index.numel())
+    if given != wanted:
+        raise ValueError(f"packed rows are one a token, {wanted} of both sides; got {given}")
     return _Attend.apply(q, kv, shape)
 
 
