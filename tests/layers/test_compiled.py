@@ -5,6 +5,7 @@ import os
 import stat
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 
-from everyhead.layers import compiled
+from everyhead.layers import compiled, compiling
 from everyhead.layers.compiled import CompiledRows, library, takes
 from everyhead.layers.packed import PackedLinear
 
@@ -124,7 +125,7 @@ def test_it_is_compiled_once_and_found_again(fresh: Path, monkeypatch: pytest.Mo
     assert library.__wrapped__() is not None
     (place,) = (fresh / "everyhead" / "compiled").iterdir()  # and no scratch beside it
     assert stat.S_IMODE(place.parent.stat().st_mode) == 0o700
-    monkeypatch.setattr(compiled, "_compile", None)  # a call would fail
+    monkeypatch.setattr(compiled, "compile_into", None)  # a call would fail
     assert library.__wrapped__() is not None
 
 
@@ -134,7 +135,7 @@ def test_a_relative_cache_folder_is_not_used(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", "cache")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert compiled.cache_folder() == tmp_path / "home" / ".cache" / "everyhead" / "compiled"
+    assert compiling.cache_folder() == tmp_path / "home" / ".cache" / "everyhead" / "compiled"
 
 
 @pytest.mark.parametrize("compiler", ["'", "false", "no-such-compiler", f"{sys.executable} -c 1"])
@@ -158,8 +159,55 @@ def test_defect_a_library_where_others_may_write_is_never_run(
     folder.chmod(0o777)
     assert library.__wrapped__() is None and not list(folder.iterdir())
     folder.chmod(0o700)
-    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    with monkeypatch.context() as other:
+        other.setattr(os, "getuid", lambda: 12345)
+        assert library.__wrapped__() is None and not list(folder.iterdir())
+    (fresh / "everyhead").chmod(0o777)  # another folder could be put in its place
     assert library.__wrapped__() is None and not list(folder.iterdir())
+    (fresh / "everyhead").chmod(0o1777)  # there only the owner could
+    assert library.__wrapped__() is not None
+
+
+def test_a_cache_folder_behind_a_link_is_judged_where_it_lies(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (fresh / "open" / "mine").mkdir(parents=True)
+    (fresh / "open").chmod(0o777)
+    (fresh / "link").symlink_to(fresh / "open" / "mine")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(fresh / "link"))
+    assert compiling.cache_folder() is None
+    (fresh / "open").chmod(0o755)
+    wanted = (fresh / "open" / "mine" / "everyhead" / "compiled").resolve()
+    assert compiling.cache_folder() == wanted
+
+
+def test_the_group_that_is_the_users_own_may_write(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fresh.chmod(0o770)
+    for own in (True, False):
+        monkeypatch.setattr(compiling, "_is_private_group", lambda _, own=own: own)
+        assert (compiling.cache_folder() is not None) == own
+
+
+def test_folders_that_are_made_are_the_users_alone(fresh: Path) -> None:
+    before = os.umask(0)
+    try:
+        assert compiling.cache_folder() is not None
+    finally:
+        os.umask(before)
+    for each in (fresh / "everyhead", fresh / "everyhead" / "compiled"):
+        assert stat.S_IMODE(each.stat().st_mode) == 0o700
+
+
+def test_where_nothing_may_run_nothing_is_compiled(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = os.statvfs(fresh)
+    flags = SimpleNamespace(f_flag=told.f_flag | os.ST_NOEXEC)
+    monkeypatch.setattr(os, "statvfs", lambda _: flags)
+    assert library.__wrapped__() is None
+    assert not list((fresh / "everyhead" / "compiled").iterdir())
 
 
 def test_a_file_that_is_no_library_is_compiled_anew(

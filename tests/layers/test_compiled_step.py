@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from everyhead.generation.search import search
-from everyhead.layers import probe
+from everyhead.layers import compiled_step, probe
 from everyhead.layers.blocks import Stack
-from everyhead.layers.cache import DecoderCache
+from everyhead.layers.cache import DecoderCache, KeyValueCache
 from everyhead.layers.compiled import library
-from everyhead.layers.compiled_step import CompiledStack
+from everyhead.layers.compiled_types import Decoder
 from everyhead.models.prepare import prepare
 from everyhead.models.transformer import Transformer, TransformerConfig
 
@@ -63,13 +63,13 @@ def steps(model: Transformer, *, beams: int, n: int = 12) -> tuple[Tensor, Decod
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many steps the program has made."""
-    made, plain = [], CompiledStack._step
+    made, plain = [], compiled_step._step
 
-    def step(self: CompiledStack, x: Tensor, cache: DecoderCache) -> Tensor:
+    def step(decoder: Decoder, x: Tensor, cache: DecoderCache) -> Tensor:
         made.append(x.shape[0])
-        return plain(self, x, cache)
+        return plain(decoder, x, cache)
 
-    monkeypatch.setattr(CompiledStack, "_step", step)
+    monkeypatch.setattr(compiled_step, "_step", step)
     return made
 
 
@@ -195,3 +195,124 @@ def test_attention_as_sharp_as_numbers_allow() -> None:
     wanted, _ = steps(model.double(), beams=1)
     for each in (found, plain):  # float32 rounds a score of hundreds to 1e-5 of it
         assert (each - wanted).abs().max() < 5e-2 and (each - wanted).abs().mean() < 1e-4
+
+
+@torch.no_grad()
+def test_a_copy_that_is_looked_at_computes_with_its_own_weights() -> None:
+    """The parts of a step were functions of the first model's weights."""
+    one = prepare(make("pre", "gelu"))
+    wanted, _ = steps(one, beams=3)
+    other = copy.deepcopy(one)
+    for block in one.decoder.blocks:
+        block.feed_forward.up_proj.row.weight.zero_()
+        block.feed_forward_norm.weight.zero_()
+    probe.attach(watcher := Watcher())
+    try:
+        assert torch.equal(steps(other, beams=3)[0], wanted)
+    finally:
+        probe.detach(watcher)
+
+
+def begun(model: Transformer, *, beams: int = 1, n: int = 2) -> tuple[Tensor, DecoderCache]:
+    """Two sentences' memory and a cache in which n positions stand."""
+    memory = model.encode(torch.tensor([[5, 6, 7], [8, 9, 4]]))
+    cache = model.cache(memory, 9, beams=beams)
+    for _ in range(n):
+        model.decode(torch.tensor([[1], [2]]), memory, cache=cache)
+    return memory, cache
+
+
+def exchanged(cache: DecoderCache, how: str) -> None:
+    """Put another kind of keys into a begun cache."""
+    own, cross = cache.self_attn[1], cache.cross_attn[1]
+    if how == "few rows":
+        own._k, own._v = own._k[:1], own._v[:1]
+    elif how == "a type":
+        own._k, own._v = own._k.to(torch.bfloat16), own._v.to(torch.bfloat16)
+    elif how == "a memory's type":
+        cross._k, cross._v = cross._k.double(), cross._v.double()
+    elif how == "gaps":
+        own._k = own._k.transpose(0, 1).contiguous().transpose(0, 1)
+    elif how == "a shorter history":
+        own.length -= 1
+    elif how == "a shorter memory":
+        cross._k, cross._v, cross.length = cross._k[:, :, :2], cross._v[:, :, :2], 2
+    elif how == "no room":
+        own._k, own._v, own.capacity = own._k[:, :, :2].clone(), own._v[:, :, :2].clone(), 2
+    elif how == "another kind":
+        cache.self_attn[1] = type("Other", (KeyValueCache,), {})(9)
+        cache.self_attn[1].__dict__.update(own.__dict__)
+    elif how == "fewer layers":
+        del cache.self_attn[1]
+
+
+@pytest.mark.parametrize("how", [
+    "few rows", "a type", "a memory's type", "gaps", "a shorter history", "a shorter memory",
+    "no room", "another kind", "fewer layers",
+])  # fmt: skip
+@torch.no_grad()
+def test_defect_a_cache_that_does_not_fit_is_never_read_by_address(
+    counted: list[int], how: str
+) -> None:
+    """It was read past its end, or as numbers of another type."""
+    told = []
+    for model in (prepare(make()), make()):
+        memory, cache = begun(model)
+        made = len(counted)
+        exchanged(cache, how)
+        try:
+            told.append(model.decode(torch.tensor([[3], [4]]), memory, cache=cache))
+        except (IndexError, RuntimeError, ValueError) as error:
+            told.append(type(error))
+        assert len(counted) == made
+    if isinstance(told[1], Tensor):
+        torch.testing.assert_close(*told, rtol=1e-5, atol=2e-5)
+    else:
+        assert told[0] is not None
+
+
+@torch.no_grad()
+def test_memories_that_hide_otherwise_in_each_layer_are_read_so(counted: list[int]) -> None:
+    found = []
+    for model in (prepare(make()), make()):
+        memory, cache = begun(model)
+        for i, cross in enumerate(cache.cross_attn):
+            cross._bias = torch.zeros(2, 1, 1, 3)
+            cross._bias[:, :, :, i] = float("-inf")
+        found.append(model.decode(torch.tensor([[3], [4]]), memory, cache=cache))
+    assert len(counted) == 2
+    torch.testing.assert_close(*found, rtol=1e-5, atol=2e-5)
+
+
+@torch.no_grad()
+def test_defect_parts_exchanged_after_preparing_are_read_where_they_are_now(
+    counted: list[int],
+) -> None:
+    """A freed norm was read, and a stack that lost a block computed all of them."""
+    model = prepare(make())
+    before, _ = steps(model, beams=3)
+    for block in model.decoder.blocks:
+        block.self_attn_norm.weight.data = torch.full((64,), 0.5)
+        block.cross_attn_norm.bias = torch.nn.Parameter(torch.ones(64))
+    found, made = steps(model, beams=3)[0], len(counted)
+    plain = make()
+    for block in plain.decoder.blocks:
+        block.self_attn_norm.weight.fill_(0.5)
+        block.cross_attn_norm.bias.fill_(1)
+    torch.testing.assert_close(found, steps(plain, beams=3)[0], rtol=1e-5, atol=2e-5)
+    assert made == 22 and not torch.equal(found, before)
+    for each in (model, plain):
+        del each.decoder.blocks[1]
+    found = steps(model, beams=3)[0]
+    torch.testing.assert_close(found, steps(plain, beams=3)[0], rtol=1e-5, atol=2e-5)
+
+
+def test_defect_a_memory_that_wants_a_gradient_gets_it(counted: list[int]) -> None:
+    model = prepare(make()).requires_grad_(False)
+    memory = model.encode(torch.tensor([[5, 6, 7], [8, 9, 4]]))
+    memory.states.requires_grad_()
+    cache = model.cache(memory, 9)
+    for _ in range(3):
+        out = model.decode(torch.tensor([[1], [2]]), memory, cache=cache)
+    out.sum().backward()
+    assert memory.states.grad is not None and memory.states.grad.any() and not counted

@@ -215,3 +215,24 @@ def test_dropped_weights_and_other_types_go_the_usual_way(counted: list[str]) ->
         attention(**given)
     attention.double()(**{**given, "x": given["x"].double()})
     assert len(counted) == 1
+
+
+@pytest.mark.parametrize("kind", ["self", "causal", "both", "cross"])
+@pytest.mark.parametrize("frozen", ["", "q_proj", "k_proj v_proj"])
+def test_defect_a_gradient_of_the_gradient_is_that_in_float64(kind: str, frozen: str) -> None:
+    """A penalty on gradients: the program's own gradient had none."""
+    attention, given = case(kind, [3, 1, 7], [2, 9, 1], heads=2, d_head=4)
+    for name in frozen.split():
+        getattr(attention, name).requires_grad_(False)
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        attention.to(dtype).zero_grad()
+        told = {k: x.detach().to(dtype) if isinstance(x, Tensor) else x for k, x in given.items()}
+        told["x"].requires_grad_()
+        asked = [told["x"], *(p for p in attention.parameters() if p.requires_grad)]
+        grads = torch.autograd.grad(attention(**told).sin().sum(), asked, create_graph=True)
+        sum(g.square().sum() for g in grads).backward()
+        found.append([x.grad.double().clone() for x in asked if x.grad is not None])
+    assert len(found[0]) == len(found[1]) > 4
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)

@@ -101,15 +101,25 @@ class Stack(nn.Module):
         rotation: Rotation | None = None,
     ) -> Tensor:
         """x (B, T, C) or packed (N, C) → the same shape; bias and rotation: of self-attention."""
-        for i, block in enumerate(self.blocks):
-            caches = None if cache is None else (cache.self_attn[i], cache.cross_attn[i])
-            x = block(
-                x,
-                mask,
-                memory,
-                packing=packing,
-                caches=caches,
-                bias=bias,
-                rotation=rotation,
-            )
-        return x if self.norm is None else self.norm(x)
+        y: Tensor | None = None
+        if cache is not None and bias is None and rotation is None:
+            y = self.at_once(x, mask, memory, cache)
+        if y is None:
+            y = x
+            for i, block in enumerate(self.blocks):
+                y = block(
+                    y,
+                    mask,
+                    memory,
+                    packing=packing,
+                    caches=None if cache is None else (cache.self_attn[i], cache.cross_attn[i]),
+                    bias=bias,
+                    rotation=rotation,
+                )
+        return y if self.norm is None else self.norm(y)
+
+    def at_once(
+        self, x: Tensor, mask: Mask | None, memory: Memory | None, cache: DecoderCache
+    ) -> Tensor | None:
+        """All blocks in one call (layers/compiled_step.py); None: there is no such call."""
+        return None

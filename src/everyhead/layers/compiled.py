@@ -1,24 +1,16 @@
-"""The programs in csrc/, compiled once on the machine where they run: products of few rows, a whole
-step of a decoder, attention of packed rows.
+"""The programs in csrc/: products of few rows, a step of a decoder, attention of packed rows.
 
-A step of a small model is hundreds of calls of PyTorch's that do little each. Where there is a C
-compiler (`cc`, or what CC names), it is given the files of csrc/ for this processor, at the
-first use and once for all; the library stays in the user's own cache folder. Where there is none,
-or on Windows, PyTorch's calls do the same. EVERYHEAD_COMPILE=0 forbids it.
+They are compiled once on the machine where they run (layers/compiling.py).
+
+A step of a small model is hundreds of calls of PyTorch's that do little each. Where there is no C
+compiler, or on Windows, PyTorch's calls do the same. EVERYHEAD_COMPILE=0 forbids it.
 """
 
 import ctypes
-import hashlib
 import os
-import platform
-import shlex
-import shutil
-import stat
 import subprocess
 import sys
-import tempfile
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-HEADERS, SOURCES = ("products.h", "attention.h"), ("rows.c", "step.c", "packed_attention.c")
-PLAIN = ("-O3", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
-# The first that the compiler takes: with threads; with one alone; for any processor of the kind.
-CHOICES = (("-march=native", "-fopenmp"), ("-march=native",), ())
-LONGEST = 120  # seconds that a compiler may take
+from everyhead.layers.compiling import compile_into, library_file
 
 
 class Map(ctypes.Structure):
@@ -138,78 +126,20 @@ def library() -> ctypes.CDLL | None:
     if os.environ.get("EVERYHEAD_COMPILE") == "0" or sys.platform == "win32":
         return None
     try:
-        found = _built()
+        place = library_file()
+        found = None if place is None else _opened_or_made(place)
     except (OSError, RuntimeError, ValueError, subprocess.SubprocessError):
         return None  # no home folder, an open quote in CC, a compiler that hangs
     return found if found is not None and _is_right(found) else None
 
 
-def _built() -> ctypes.CDLL | None:
-    """From the cache folder, or compiled into it."""
-    compiler = shlex.split(os.environ.get("CC", "")) or ["cc"]
-    program = shutil.which(compiler[0])
-    folder = cache_folder()
-    if folder is None:
-        return None
-    csrc = files("everyhead.layers") / "csrc"
-    texts = {name: (csrc / name).read_text(encoding="utf-8") for name in HEADERS + SOURCES}
-    key = hashlib.sha256(repr((texts, PLAIN, CHOICES, compiler, _processor())).encode())
-    place = folder / f"step-{key.hexdigest()[:32]}.so"
+def _opened_or_made(place: Path) -> ctypes.CDLL | None:
     if place.exists():
         try:
             return _opened(place)
         except OSError:  # half a file: a disk was full
             place.unlink()
-    made = program is not None and _compile([program, *compiler[1:]], texts, place)
-    return _opened(place) if made else None
-
-
-def cache_folder() -> Path | None:
-    """Where compiled programs are kept: a folder that nobody else can write to, or None.
-
-    What lies there is run, so that it must be the user's own.
-    """
-    told_home = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    home = told_home if told_home.is_absolute() else Path.home() / ".cache"
-    folder = home / "everyhead" / "compiled"
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        told = folder.stat()
-    except (OSError, RuntimeError):
-        return None
-    others = told.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return None if others or told.st_uid != os.getuid() else folder
-
-
-def _compile(compiler: list[str], texts: dict[str, str], place: Path) -> bool:
-    """Make the library at `place`, whole or not at all."""
-    with tempfile.TemporaryDirectory(dir=place.parent) as scratch:
-        for name, text in texts.items():
-            Path(scratch, name).write_text(text, encoding="utf-8")
-        made = Path(scratch, place.name)
-        for flags in CHOICES:
-            command = [*compiler, *PLAIN, *flags, "-o", str(made), *SOURCES, "-lm"]
-            done = subprocess.run(
-                command,
-                cwd=scratch,
-                stdin=subprocess.DEVNULL,  # a piped text is not the compiler's
-                capture_output=True,
-                timeout=LONGEST,
-            )
-            if done.returncode == 0:
-                os.replace(made, place)
-                return True
-    return False
-
-
-def _processor() -> str:
-    """What decides which instructions there are."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    told = sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))})
-    return repr((platform.machine(), platform.processor(), sys.platform, told))
+    return _opened(place) if compile_into(place) else None
 
 
 def _opened(place: Path) -> ctypes.CDLL:

@@ -6,29 +6,40 @@ a time for who looks (layers/compiled_parts.py).
 """
 
 import ctypes
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from everyhead.layers import probe
-from everyhead.layers.beam_cache import BeamCache
 from everyhead.layers.blocks import Memory, Stack
-from everyhead.layers.cache import DecoderCache, KeyValueCache
+from everyhead.layers.cache import DecoderCache
 from everyhead.layers.compiled import CompiledRows, library, takes
+from everyhead.layers.compiled_history import can_go_on, entered
 from everyhead.layers.compiled_parts import take_parts
-from everyhead.layers.compiled_types import MAPS, Decoder, Floats, History, Layer, keys_of
+from everyhead.layers.compiled_types import MAPS, Decoder, Floats, Layer
 from everyhead.layers.feed_forward import ACTIVATIONS
 from everyhead.layers.inference import JointAttention, StepBlock
 from everyhead.layers.masks import Mask
 from everyhead.layers.norms import LayerNorm
 from everyhead.layers.packed import PackedLinear
 from everyhead.layers.packed_feed_forward import PackedFeedForward
-from everyhead.layers.packing import Packing
-from everyhead.layers.rotary import Rotation
 
 # csrc/attention.h; ReLU is in the product.
 FUNCTIONS = {"silu": 1, "gelu": 2, "gelu_tanh": 3}
+
+
+class Watched(NamedTuple):
+    """A tensor or a module whose address a program was told, and where it is exchanged."""
+
+    holder: dict[str, Any]
+    name: str
+    thing: Any
+    address: int = 0  # of a tensor's numbers
+
+    def stands(self) -> bool:
+        now = self.holder.get(self.name)
+        return now is self.thing and (not self.address or now.data_ptr() == self.address)
 
 
 class CompiledStack(Stack):
@@ -39,85 +50,55 @@ class CompiledStack(Stack):
         nn.Module.__init__(self)
         self.__dict__.update(plain.__dict__)
         self._decoder: Decoder | None = None  # addresses of this copy's own weights
+        self._watched: tuple[Watched, ...] = ()
         blocks: list[Any] = list(self.blocks)
         for block in blocks:
             take_parts(block, _function(block.feed_forward) or 0)
         self.most = min(part.row.most for block in blocks for part in _maps(block) if part.row)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_decoder": None}
+        return {**self.__dict__, "_decoder": None, "_watched": ()}
 
-    def forward(
-        self,
-        x: Tensor,
-        mask: Mask | None = None,
-        memory: Memory | None = None,
-        *,
-        packing: Packing | None = None,
-        cache: DecoderCache | None = None,
-        bias: Tensor | None = None,
-        rotation: Rotation | None = None,
-    ) -> Tensor:
-        """As `Stack.forward`."""
-        plain = bias is None and rotation is None and (mask is None or mask.only_causal)
-        if not plain or cache is None or not self._goes_on(x, memory, cache):
-            return super().forward(
-                x, mask, memory, packing=packing, cache=cache, bias=bias, rotation=rotation
-            )
-        y = self._step(x, cache)
-        return y if self.norm is None else self.norm(y)
-
-    def _goes_on(self, x: Tensor, memory: Memory | None, cache: DecoderCache) -> bool:
-        """One position, all rows see their whole history, and nobody looks."""
-        if x.shape[1] != 1 or not x.numel() or not takes(x) or probe.active():
-            return False
-        own, cross = cache.self_attn[0], cache.cross_attn[0]
-        begun = own.length > 0 and own.width == own.beams and cross.length > 0
-        if not begun or x.shape[0] > self.most or not _one_history_each(x, cache):
-            return False
-        whole = cross.bias is not None or memory is None or memory.mask is None
-        if type(own) not in (KeyValueCache, BeamCache) or not whole:
-            return False
-        biased = own.ancestry.step_bias if isinstance(own, BeamCache) else own.step_bias
+    def at_once(
+        self, x: Tensor, mask: Mask | None, memory: Memory | None, cache: DecoderCache
+    ) -> Tensor | None:
+        """One position more, if the caches and the blocks are such and nobody looks."""
+        if x.dim() != 3 or x.shape[1] != 1 or not x.numel() or not takes(x) or probe.active():
+            return None
+        if x.shape[0] > self.most or not (mask is None or mask.only_causal):
+            return None
+        decoder = self._described()
+        if decoder is None or x.shape[2] != decoder.d_model:
+            return None
+        hides = memory is not None and memory.mask is not None
         hooked = any(block._forward_hooks or block._forward_pre_hooks for block in self.blocks)
-        return biased is None and not hooked
+        if hooked or not can_go_on(cache, decoder, x.shape[0]):
+            return None
+        return None if hides and cache.cross_attn[0].bias is None else _step(decoder, x, cache)
 
-    def _step(self, x: Tensor, cache: DecoderCache) -> Tensor:
-        """x (rows, 1, C) → (rows, 1, C), before a last norm."""
-        programs = library()
-        assert programs is not None
-        if self._decoder is None:
-            self._decoder = _described(list(self.blocks))
-        threads, kept = torch.get_num_threads(), _entered(cache, x)
-        own, cross = cache.self_attn[0], cache.cross_attn[0]
-        keys = [keys_of(part) for part in (cache.self_attn, cache.cross_attn)]
-        ancestors, hidden = (None if part is None else part.data_ptr() for part in kept)
-        history = History(
-            x.shape[0] // own.beams, own.beams, own.length, cross.length, ancestors, hidden, *keys
-        )
-        decoder, asked = ctypes.byref(self._decoder), ctypes.byref(history)
-        scratch = x.new_empty(programs.step_scratch(decoder, asked, threads))
-        y = x.clone(memory_format=torch.contiguous_format)
-        programs.step(decoder, asked, y.data_ptr(), scratch.data_ptr(), threads)
-        return y
+    def _described(self) -> Decoder | None:
+        """The decoder as the program reads it, described anew where a part was exchanged."""
+        blocks = list(self.blocks)
+        whole = self._decoder is not None and self._decoder.n_layers == len(blocks)
+        if whole and all(each.stands() for each in self._watched):
+            return self._decoder
+        self._decoder, self._watched = None, ()
+        if can_compile(self):
+            self._decoder, self._watched = _decoder(blocks), _watched(self, blocks)
+        return self._decoder
 
 
-def _one_history_each(x: Tensor, cache: DecoderCache) -> bool:
-    """Has each row, or group of beams, a history and a memory of its own?"""
-    own, cross = cache.self_attn[0], cache.cross_attn[0]
-    return all(each.whole()[0].shape[0] * own.beams == x.shape[0] for each in (own, cross))
-
-
-def _entered(cache: DecoderCache, like: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """Room for one more position in every layer; → the rows' ancestors, what a memory hides."""
-    for each in cache.self_attn:
-        each.enter()
-    own, hidden = cache.self_attn[0], cache.cross_attn[0].bias
-    ancestors = None
-    if isinstance(own, BeamCache):
-        n = like.shape[0] // own.beams
-        ancestors = own.ancestry.history(n, own.length, like.device).contiguous()
-    return ancestors, None if hidden is None else hidden.contiguous()
+def _step(decoder: Decoder, x: Tensor, cache: DecoderCache) -> Tensor:
+    """x (rows, 1, C) → (rows, 1, C), before a last norm."""
+    programs, threads = library(), torch.get_num_threads()
+    assert programs is not None
+    history, ancestors = entered(cache, x.shape[0])
+    told, asked = ctypes.byref(decoder), ctypes.byref(history)
+    scratch = x.new_empty(programs.step_scratch(told, asked, threads))
+    y = x.clone(memory_format=torch.contiguous_format)
+    programs.step(told, asked, y.data_ptr(), scratch.data_ptr(), threads)
+    del ancestors  # until here the program has read them
+    return y
 
 
 def can_compile(stack: Stack) -> bool:
@@ -152,8 +133,7 @@ def _are_alike(blocks: list[Any]) -> bool:
     told = [
         (
             block.norm_first,
-            block.self_attn.n_heads,
-            block.cross_attn.n_heads,
+            *(size for each in (block.self_attn, block.cross_attn) for size in _heads(each)),
             *(norm.eps for norm in _norms(block)),
             _function(block.feed_forward),
             *((part.n_in, part.n_out) for part in _maps(block)),
@@ -161,8 +141,12 @@ def _are_alike(blocks: list[Any]) -> bool:
         for block in blocks
     ]
     first, eps = blocks[0], {norm.eps for block in blocks for norm in _norms(block)}
-    same_heads = first.self_attn.n_heads == first.cross_attn.n_heads
+    same_heads = _heads(first.self_attn) == _heads(first.cross_attn)
     return len(set(told)) == 1 and len(eps) == 1 and same_heads
+
+
+def _heads(attention: JointAttention) -> tuple[int, int]:
+    return attention.n_heads, attention.d_head
 
 
 def _norms(block: Any) -> tuple[LayerNorm, LayerNorm, LayerNorm]:
@@ -183,7 +167,7 @@ def _function(inner: PackedFeedForward) -> int | None:
     return FUNCTIONS.get(names[0]) if names else None
 
 
-def _described(blocks: list[Any]) -> Decoder:
+def _decoder(blocks: list[Any]) -> Decoder:
     """The decoder as csrc/step.c reads it."""
     layers = (Layer * len(blocks))()
     for layer, block in zip(layers, blocks, strict=True):
@@ -204,3 +188,23 @@ def _described(blocks: list[Any]) -> Decoder:
         _function(inner),
         _norms(blocks[0])[0].eps,
     )
+
+
+def _watched(stack: Stack, blocks: list[Any]) -> tuple[Watched, ...]:
+    """Every block, norm and weight whose address `_decoder` tells."""
+    found = [Watched(stack.blocks._modules, str(i), block) for i, block in enumerate(blocks)]
+    for block in blocks:
+        for name in ("self_attn_norm", "cross_attn_norm", "feed_forward_norm"):
+            norm = getattr(block, name)
+            found += [Watched(block._modules, name, norm), Watched(norm.__dict__, "eps", norm.eps)]
+            found += _tensors(norm, norm._parameters)
+        for part in _maps(block):
+            found.append(Watched(part.__dict__, "row", part.row))
+            found += _tensors(part.row, vars(part.row))
+    return tuple(found)
+
+
+def _tensors(of: Any, holder: dict[str, Any]) -> list[Watched]:
+    """Its weight, and its bias where it has one."""
+    told = [(name, getattr(of, name)) for name in ("weight", "bias")]
+    return [Watched(holder, name, x, x.data_ptr()) for name, x in told if x is not None]

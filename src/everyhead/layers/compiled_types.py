@@ -1,7 +1,6 @@
 """What csrc/step.c reads, as it lies in memory: the weights of a decoder, and what it remembers."""
 
 import ctypes
-from typing import Any
 
 from everyhead.layers.compiled import Map
 
@@ -34,7 +33,10 @@ class Decoder(ctypes.Structure):
 class Keys(ctypes.Structure):
     """csrc/step.c, Keys."""
 
-    _fields_ = (("k", ctypes.c_void_p), ("v", ctypes.c_void_p), ("room", ctypes.c_int64))
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("k", "v", "bias")),
+        ("room", ctypes.c_int64),
+    )
 
 
 class History(ctypes.Structure):
@@ -43,16 +45,6 @@ class History(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("sentences", "beams", "length", "memory_length")),
         ("ancestors", ctypes.c_void_p),
-        ("memory_bias", ctypes.c_void_p),
         ("own", ctypes.POINTER(Keys)),
         ("memory", ctypes.POINTER(Keys)),
     )
-
-
-def keys_of(caches: list[Any]) -> Any:
-    """Where the keys and values of each layer lie."""
-    told = (Keys * len(caches))()
-    for place, each in zip(told, caches, strict=True):
-        k, v = each.whole()
-        place.k, place.v, place.room = k.data_ptr(), v.data_ptr(), k.shape[2]
-    return told

@@ -180,14 +180,31 @@ class StepBlock(Block):
         return norm_last(self.feed_forward_step(x).add_(x))
 
 
+class NormStep:
+    """A norm in one call of PyTorch's; its weights are found without a module's slow search."""
+
+    def __init__(self, norm: LayerNorm | RMSNorm) -> None:
+        self.norm, self.held = norm, norm._parameters
+
+    def centred(self, x: Tensor) -> Tensor:
+        """Of a `LayerNorm`."""
+        weight, bias = self.held["weight"], self.held["bias"]
+        assert weight is not None
+        return torch.layer_norm(x, weight.shape, weight, bias, self.norm.eps)
+
+    def scaled(self, x: Tensor) -> Tensor:
+        """Of an `RMSNorm`."""
+        weight = self.held["weight"]
+        assert weight is not None
+        return torch.rms_norm(x, weight.shape, weight, self.norm.eps)
+
+
 def _norm_step(norm: nn.Module | None) -> Map:
-    """The norm as a plain function, in one call where PyTorch has one."""
+    """The norm as a plain function, that a copy of the block takes along."""
     if isinstance(norm, LayerNorm):
-        shape, weight, bias, eps = norm.weight.shape, norm.weight, norm.bias, norm.eps
-        return lambda x: torch.layer_norm(x, shape, weight, bias, eps)
+        return NormStep(norm).centred
     if isinstance(norm, RMSNorm) and norm.weight.dtype == torch.float32:
-        size, gain, small = norm.weight.shape, norm.weight, norm.eps
-        return lambda x: torch.rms_norm(x, size, gain, small)
+        return NormStep(norm).scaled
     assert norm is not None
     return norm.forward
 

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from everyhead.layers import masks
+from everyhead.layers.attention import Parts, attend
 from everyhead.layers.compiled import library
 from everyhead.layers.masks import Mask
 from everyhead.layers.packing import Packing
@@ -105,15 +107,30 @@ class _Attend(torch.autograd.Function):
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         q, kv = ctx.saved_tensors
         shape, grad = ctx.shape, grad.contiguous()
+        if torch.is_grad_enabled():  # the gradient's own gradient is asked for
+            return *_plain_gradients(q, kv, grad, shape), None
         told = _described(q, kv, shape, grad)
         grad_q, grad_kv = torch.empty_like(q), None if kv is None else torch.empty_like(kv)
         told.grad_q, told.grad_k, told.grad_v = _places(grad_q, grad_kv, shape)
         _run("packed_backward", told, q, shape)
         return grad_q, grad_kv, None
+
+
+def _plain_gradients(
+    q: Tensor, kv: Tensor | None, grad: Tensor, shape: Shape
+) -> tuple[Tensor | None, Tensor | None]:
+    """The gradients of q and kv by PyTorch's calls, which have gradients of their own."""
+    real = masks.keys(shape.keys.real, zeroed=True)
+    queries, keys, values = spread_parts(q, kv, shape)
+    parts = Parts(queries, keys, values, shape.scale)
+    out = attend(parts, masks.causal() & real if shape.causal else real)
+    asked = [x for x in (q, kv) if x is not None and x.requires_grad]
+    found = iter(torch.autograd.grad(shape.queries.join(out), asked, grad, create_graph=True))
+    wanted = [x is not None and x.requires_grad for x in (q, kv)]
+    return next(found) if wanted[0] else None, next(found) if wanted[1] else None
 
 
 def _places(q: Tensor, kv: Tensor | None, shape: Shape) -> tuple[int, int, int]:

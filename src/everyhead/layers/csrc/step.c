@@ -26,15 +26,15 @@ typedef struct {
 } Decoder;
 
 typedef struct {
-    float *k, *v;   /* (sentences, heads, room, d_head) */
-    int64_t room;   /* slots of a head */
+    float *k, *v;      /* (sentences, heads, room, d_head) */
+    const float *bias; /* (sentences, memory_length) of a memory; NULL: nothing is hidden */
+    int64_t room;      /* slots of a head */
 } Keys;
 
 typedef struct {
     int64_t sentences, beams;      /* rows = sentences · beams */
     int64_t length, memory_length; /* positions of the history, the new one included */
     const int64_t *ancestors;      /* (sentences, beams, length); NULL: one beam */
-    const float *memory_bias;      /* (sentences, memory_length); NULL: nothing is hidden */
     const Keys *own, *memory;      /* of each layer */
 } History;
 
@@ -121,7 +121,7 @@ static void cross_attention(
     const Share mine = share_of(history->sentences * heads, work);
     for (int64_t unit = mine.begin; unit < mine.end; unit++) {
         const int64_t sentence = unit / heads, head = unit % heads;
-        const float *bias = history->memory_bias;
+        const float *bias = keys->bias;
         for (int64_t beam = 0; beam < history->beams; beam++) {
             const int64_t at = ((sentence * history->beams + beam) * heads + head) * d;
             attend(
@@ -209,7 +209,8 @@ void step(const Decoder *decoder, const History *history, float *x, float *scrat
     }
 }
 
-/* One attention of a step, for who looks (rows.c). q, out (sentences, heads, beams, d_head); scores: room for the history and LANES. */
+/* One attention of a step, for who looks (rows.c).
+   q, out (sentences, heads, beams, d_head); scores: room for the history and LANES. */
 void attend_rows(
     const Decoder *decoder, const History *history, int cross, const float *q, float *scores,
     float *out
@@ -222,7 +223,7 @@ void attend_rows(
             const int64_t sentence = unit / heads, at = (unit * beams + beam) * d;
             Slots slots = {cross ? NULL : history->ancestors, beams};
             if (slots.ancestors) slots.ancestors += (sentence * beams + beam) * n;
-            const float *bias = cross ? history->memory_bias : NULL;
+            const float *bias = cross ? keys->bias : NULL;
             attend(
                 q + at, keys->k + unit * keys->room * d, keys->v + unit * keys->room * d, slots,
                 bias ? bias + sentence * n : NULL, n, d, scores, out + at
