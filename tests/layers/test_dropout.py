@@ -1,11 +1,27 @@
-"""Dropout: the share, the mean, the seed, the gradient."""
+"""Dropout: the share, the mean, the seed, the gradient; by the program and by PyTorch's calls."""
+
+import ctypes
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everyhead.layers.dropout import Dropout, add_dropped, dropout, kept
+from everyhead.layers import dropout as module
+from everyhead.layers.compiled import library
+from everyhead.layers.dropout import Dropout, add_dropped, dropout
+
+compiled = pytest.mark.skipif(library() is None, reason="there is no C compiler here")
+
+
+@pytest.fixture(params=["program", "calls"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways where there is a compiler."""
+    if request.param == "calls":
+        monkeypatch.setattr(module, "library", lambda: None)
+    elif library() is None:
+        pytest.skip("there is no C compiler here")
+    return request.param
 
 
 @pytest.mark.parametrize("p", [0.01, 0.1, 0.3, 0.5, 0.9])
@@ -22,7 +38,7 @@ def test_the_share_dropped_and_the_mean_kept(p: float) -> None:
 
 def test_entries_fall_independently_of_their_neighbours_rows_and_columns() -> None:
     torch.manual_seed(0)
-    mask = kept(torch.empty(1024, 1024), 0.5).ne(0).float() - 0.5
+    mask = dropout(torch.ones(1024, 1024), 0.5).ne(0).float() - 0.5
     for near in (mask[1:] * mask[:-1], mask[:, 1:] * mask[:, :-1], mask[:, 4:] * mask[:, :-4]):
         assert abs(near.mean().item()) < 0.25 * 5 / 1024
     assert mask.mean(0).abs().max() < 0.5 * 6 / 32 and mask.mean(1).abs().max() < 0.5 * 6 / 32
@@ -94,3 +110,63 @@ def test_any_shape_and_type_is_kept(shape: list[int], dtype: torch.dtype) -> Non
     for out in (dropout(x, 0.5), add_dropped(x, x, 0.5), dropout(x.mT if x.dim() > 1 else x, 0.5)):
         assert out.dtype == dtype and out.numel() == x.numel()
         assert set(out.flatten().tolist()) <= {0.0, 1.0, 2.0, 3.0}
+
+
+@compiled
+def test_the_random_bits_are_the_published_ones() -> None:
+    """Philox-4x32-10 of the counter 0 under the key 0, as its authors give it; and two more."""
+    programs, out = library(), (ctypes.c_uint32 * 64)()
+    assert programs is not None
+    programs.philox(0, 0, ctypes.addressof(out))
+    assert [out[i] for i in (0, 1, 32, 33)] == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+
+    def words(seed: int, counter: int) -> list[int]:
+        """The definition, in whole numbers."""
+        a, b, c, d = counter & 0xFFFFFFFF, counter >> 32, 0, 0
+        k0, k1 = seed & 0xFFFFFFFF, seed >> 32
+        for _ in range(10):
+            p, q = a * 0xD2511F53, c * 0xCD9E8D57
+            a, b, c, d = q >> 32 ^ b ^ k0, q & 0xFFFFFFFF, p >> 32 ^ d ^ k1, p & 0xFFFFFFFF
+            k0, k1 = k0 + 0x9E3779B9 & 0xFFFFFFFF, k1 + 0xBB67AE85 & 0xFFFFFFFF
+        return [a, b, c, d]
+
+    assert words(0, 0) == [out[i] for i in (0, 1, 32, 33)]
+    for seed, first in ((0x299F31D0A4093822, 0xFFFFFFFA), (2**63 - 1, 7)):
+        programs.philox(seed, first, ctypes.addressof(out))
+        found = [[out[2 * i + j] for j in (0, 1, 32, 33)] for i in range(16)]
+        assert found == [words(seed, first + i) for i in range(16)]
+
+
+@compiled
+def test_how_many_threads_there_are_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, x = [], torch.randn(1000, 37)
+    for n in (1, 2, 5):
+        monkeypatch.setattr(torch, "get_num_threads", lambda n=n: n)
+        torch.manual_seed(0)
+        found.append(dropout(x, 0.3))
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_gradient_is_the_same_mask_to_any_order(dtype: torch.dtype) -> None:
+    x, y = torch.randn(37, 19, requires_grad=True), torch.randn(37, 19, dtype=dtype)
+    y.requires_grad_()
+    torch.manual_seed(0)
+    out = add_dropped(x, y, 0.4)
+    torch.manual_seed(0)
+    mask = dropout(torch.ones(37, 19), 0.4)
+    near = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 0.02, "atol": 0.02}
+    torch.testing.assert_close(out, x + mask * y, **near)
+    dx, dy = torch.autograd.grad(out.square().sum(), (x, y), create_graph=True)
+    torch.testing.assert_close(dx, 2 * out)
+    torch.testing.assert_close(dy.float(), 2 * out * mask, **near)
+    (twice,) = torch.autograd.grad(dy.sum(), y)
+    torch.testing.assert_close(twice.float(), 2 * mask.square(), **near)
+
+
+def test_rows_that_do_not_lie_one_after_another_keep_their_places() -> None:
+    x = torch.randn(64, 33)
+    torch.manual_seed(0)
+    wanted = dropout(x.T.contiguous(), 0.5)
+    torch.manual_seed(0)
+    assert torch.equal(dropout(x.T, 0.5), wanted)

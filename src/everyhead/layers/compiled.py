@@ -1,6 +1,6 @@
-"""The programs in csrc/: products of few rows, a step of a decoder, attention of packed rows.
+"""The programs in csrc/, compiled once on the machine where they run (layers/compiling.py).
 
-They are compiled once on the machine where they run (layers/compiling.py).
+Products of few rows, a step of a decoder, attention of packed rows, dropout, cross-entropy.
 
 A step of a small model is hundreds of calls of PyTorch's that do little each. Where there is no C
 compiler, or on Windows, PyTorch's calls do the same. EVERYHEAD_COMPILE=0 forbids it.
@@ -80,9 +80,14 @@ class CompiledRows:
 
 def computes(x: Tensor) -> bool:
     """Are numbers of x's kind computed by the programs: float32 on a processor, not traced?"""
-    if torch.compiler.is_compiling() or x.dtype != torch.float32 or x.device.type != "cpu":
+    return x.dtype == torch.float32 and not torch.is_autocast_enabled("cpu") and lies_here(x)
+
+
+def lies_here(x: Tensor) -> bool:
+    """Are x's numbers, of whatever type, in this processor's memory, and is it nothing more?"""
+    if torch.compiler.is_compiling() or x.device.type != "cpu":
         return False
-    return not torch.is_autocast_enabled("cpu") and not _is_followed(x)
+    return not _is_followed(x)
 
 
 def _is_followed(x: Tensor) -> bool:
@@ -161,6 +166,9 @@ def _opened(place: Path) -> ctypes.CDLL:
         ("packed_scratch", number, (number, number, few)),
         ("packed_forward", None, (pointer, number, pointer, few)),
         ("packed_backward", None, (pointer, number, pointer, few)),
+        ("drop", None, (pointer, few)),
+        ("philox", None, (number, number, pointer)),
+        ("cross_entropy", None, (pointer, few)),
     ):
         function = getattr(programs, name)
         function.restype, function.argtypes = result, arguments

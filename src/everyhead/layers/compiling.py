@@ -16,7 +16,14 @@ import tempfile
 from importlib.resources import files
 from pathlib import Path
 
-HEADERS, SOURCES = ("products.h", "attention.h"), ("rows.c", "step.c", "packed_attention.c")
+HEADERS = ("products.h", "attention.h")
+SOURCES = (
+    "rows.c",
+    "step.c",
+    "packed_attention.c",
+    "dropout.c",
+    "cross_entropy.c",
+)
 PLAIN = ("-O3", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 # The first that the compiler takes: with threads; with one alone; for any processor of the kind.
 CHOICES = (("-march=native", "-fopenmp"), ("-march=native",), ())

@@ -16,8 +16,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-# Entries of one chunk of logits: 8 MiB in float32, which stays in the cache of a processor.
-CHUNK = 1 << 21
+from everyhead.training.compiled_loss import can_compute, row_losses
+
+# Entries of one chunk of logits: 16 MiB in float32. Fewer rows make slower products, more leave the
+# cache of a processor.
+CHUNK = 1 << 22
 
 
 class TokenLoss(NamedTuple):
@@ -136,18 +139,28 @@ def _chunk(
 ) -> tuple[Tensor, Tensor]:
     """dloss/dz (n, V) of one chunk, and the two sums (2,)."""
     z = head.logits(h)  # (n, V)
+    other = smoothing / head.n_open
+    if can_compute(z):
+        lse, picked = row_losses(z, labels, right=1 - smoothing, other=other, wanted=wanted)
+        if wanted and head.closed.numel():
+            z.index_fill_(1, head.closed, 0)
+        return z, _sums(lse, picked, h, head, smoothing)
     picked = z.gather(1, labels[:, None])[:, 0]  # (n,)
-    total = h.to(head.weight_sum.dtype) @ head.weight_sum + head.bias_sum  # (n,)
     p = torch.softmax(z, 1)
     lse = z.amax(1) - p.amax(1).log()  # the largest p is at the peak: log p = z − lse
-    losses = lse - picked, lse - (1 - smoothing) * picked - smoothing / head.n_open * total
-    nll, smoothed = (loss.sum(dtype=torch.float64) for loss in losses)
     if wanted:
-        p -= smoothing / head.n_open
+        p -= other
         if head.closed.numel():
             p.index_fill_(1, head.closed, 0)
         p.scatter_add_(1, labels[:, None], p.new_full((p.shape[0], 1), smoothing - 1))
-    return p, torch.stack([smoothed, nll])
+    return p, _sums(lse, picked, h, head, smoothing)
+
+
+def _sums(lse: Tensor, picked: Tensor, h: Tensor, head: _Head, smoothing: float) -> Tensor:
+    """Of the smoothed loss and of −log p, (2,), from each row's log Σ e^z and z of its label."""
+    total = h.to(head.weight_sum.dtype) @ head.weight_sum + head.bias_sum  # (n,), Σ_v z_v
+    smoothed = lse - (1 - smoothing) * picked - smoothing / head.n_open * total
+    return torch.stack([loss.sum(dtype=torch.float64) for loss in (smoothed, lse - picked)])
 
 
 def _add_product(total: Tensor, dz: Tensor, h: Tensor) -> None:
