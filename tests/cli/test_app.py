@@ -87,7 +87,9 @@ def test_what_goes_wrong_is_one_sentence_and_a_code(monkeypatch, error, code: in
 
 def test_a_warning_is_one_sentence_without_a_line_of_code(monkeypatch):
     def warn(*_: object, **__: object):
-        warnings.warn("a.txt: removed a byte order mark.", stacklevel=2)
+        for _ in range(3):
+            warnings.warn("a.txt: removed a byte order mark.", stacklevel=2)
+            warnings.warn("a.txt: removed a byte order mark.", stacklevel=2)
         raise opened.UserError("done")
 
     monkeypatch.setattr(opened, "open_run", warn)

@@ -59,8 +59,10 @@ def test_the_table_says_the_same_for_people(lively: Path):
 def test_other_pairs_are_scored_as_they_are_but_for_blank_ones(lively: Path, tmp_path: Path):
     file = tmp_path / "a.tsv"
     file.write_bytes("".join(f"{a}\t{b}\n" for a, b in [*rows()[:3], rows()[0], ("", "")]).encode())
-    scores = json.loads(everyhead("evaluate", lively, "--pairs", file, "--json").out)
+    _, out, err = everyhead("evaluate", lively, "--pairs", file, "--json")
+    scores = json.loads(out)
     assert scores["sentences"] == 4 and scores["split"] == str(file)
+    assert f"1 of 5 pairs of {file} lack a side" in err
     file.write_bytes(b"\n\n")
     assert "no pair to score" in refused("evaluate", lively, "--pairs", file)
     assert "no file" in refused("evaluate", lively, "--pairs", tmp_path / "none.tsv")

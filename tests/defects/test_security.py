@@ -21,7 +21,7 @@ GUARDED = {
     **dict.fromkeys(("requests", "httpx"), ""),
     "tarfile": "data/archives.py",
     "zipfile": "data/archives.py",
-    "subprocess": "data/downloads.py layers/compiled.py",  # pip; the C compiler
+    "subprocess": "data/downloads.py layers/compiling.py",  # pip; the C compiler
     "huggingface_hub": "weights/fetch.py",
     "socket": "cli/serving.py",
     "uvicorn": "cli/serving.py",

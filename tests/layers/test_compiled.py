@@ -146,6 +146,18 @@ def test_a_compiler_that_fails_is_as_none(
     assert library.__wrapped__() is None
 
 
+def test_a_compiler_that_hangs_is_waited_for_once(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging, calls = fresh / "cc", fresh / "calls"
+    hanging.write_text(f"#!/bin/sh\necho >> {calls}\nexec sleep 60\n", encoding="utf-8")
+    hanging.chmod(0o755)
+    monkeypatch.setenv("CC", str(hanging))
+    monkeypatch.setattr(compiling, "LONGEST", 0.2)
+    assert library.__wrapped__() is None
+    assert len(calls.read_text(encoding="utf-8").splitlines()) == 1
+
+
 def test_it_can_be_forbidden(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVERYHEAD_COMPILE", "0")
     assert library.__wrapped__() is None and not list(fresh.iterdir())

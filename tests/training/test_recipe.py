@@ -111,6 +111,8 @@ def test_an_override_takes_the_place_of_what_excludes_it():
         ("train.max_steps=many", r"train\.max_steps: .*integer.*'many'"),
         ("train.max_steps=0", r"train\.max_steps: .*greater than or equal to 1.*got 0"),
         ("train.max_steps=1.5", r"train\.max_steps: .*got 1\.5"),
+        ("train.max_steps=true", r"train\.max_steps: true is a switch"),
+        ("model.dropout=false", r"model\.dropout: false is a switch"),
         ("train.label_smoothing=1", r"train\.label_smoothing: .*less than 1"),
         ("train.betas=[0.9, 1.0]", r"train\.betas\.1: .*less than 1"),
         ("train.peak=inf", r"train\.peak: .*finite"),

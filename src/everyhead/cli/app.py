@@ -139,10 +139,13 @@ def _say(sentence: str, code: int) -> int:
 
 @contextmanager
 def _plain_warnings() -> Iterator[None]:
-    """A warning is one sentence on stderr, without the line of code that gave it."""
+    """A warning is one sentence on stderr, said once, without the line of code that gave it."""
+    said: set[str] = set()
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        _say(str(message), 0)
+        if str(message) not in said:
+            _say(str(message), 0)
+        said.add(str(message))
 
     with warnings.catch_warnings():
         warnings.showwarning = show

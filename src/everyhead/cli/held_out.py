@@ -27,9 +27,15 @@ def held_out(opened: Opened, split: str, pairs: Path | None = None) -> tuple[lis
         from everyhead.data.pairs import filter_pairs, read_tsv
         from everyhead.data.translation import GIVEN
 
-        given, _ = filter_pairs(read_tsv(pairs), GIVEN)
+        given, counts = filter_pairs(read_tsv(pairs), GIVEN)
         if not given.size:
             raise UserError(f"{pairs} holds no pair to score.")
+        if given.size < counts.read:
+            print(
+                f"everyhead: {counts.read - given.size} of {counts.read} pairs of {pairs} lack a "
+                "side and are left out.",
+                file=sys.stderr,
+            )
         return given.source, given.target
     if not isinstance(opened.recipe, TranslateRecipe):
         raise UserError(

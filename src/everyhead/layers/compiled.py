@@ -8,7 +8,6 @@ compiler, or on Windows, PyTorch's calls do the same. EVERYHEAD_COMPILE=0 forbid
 
 import ctypes
 import os
-import subprocess
 import sys
 from functools import cache
 from pathlib import Path
@@ -133,8 +132,8 @@ def library() -> ctypes.CDLL | None:
     try:
         place = library_file()
         found = None if place is None else _opened_or_made(place)
-    except (OSError, RuntimeError, ValueError, subprocess.SubprocessError):
-        return None  # no home folder, an open quote in CC, a compiler that hangs
+    except (OSError, RuntimeError, ValueError):
+        return None  # a full disk, no home folder, an open quote in CC
     return found if found is not None and _is_right(found) else None
 
 

@@ -15,6 +15,7 @@ import sys
 import tempfile
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 HEADERS = ("products.h", "attention.h")
 SOURCES = (
@@ -47,8 +48,7 @@ def compile_into(place: Path) -> bool:
     """Make the library at `place`, whole or not at all.
 
     Raises:
-        OSError: the folder cannot be written to.
-        subprocess.TimeoutExpired: the compiler does not end.
+        OSError: the folder cannot be written to, or the compiler does not end.
     """
     compiler = _compiler()
     program = shutil.which(compiler[0])
@@ -60,17 +60,18 @@ def compile_into(place: Path) -> bool:
         made = Path(scratch, place.name)
         for flags in CHOICES:
             command = [program, *compiler[1:], *PLAIN, *flags, "-o", str(made), *SOURCES, "-lm"]
-            done = subprocess.run(
-                command,
-                cwd=scratch,
-                stdin=subprocess.DEVNULL,  # a piped text is not the compiler's
-                capture_output=True,
-                timeout=LONGEST,
-            )
-            if done.returncode == 0:
+            if _succeeds(command, scratch):
                 os.replace(made, place)
                 return True
     return False
+
+
+def _succeeds(command: list[str], folder: str) -> bool:
+    quiet: Any = {"stdin": subprocess.DEVNULL, "capture_output": True}  # a pipe is not for it
+    try:
+        return subprocess.run(command, cwd=folder, timeout=LONGEST, **quiet).returncode == 0
+    except subprocess.TimeoutExpired as error:
+        raise OSError(f"{command[0]} does not end") from error
 
 
 def cache_folder() -> Path | None:

@@ -1,9 +1,16 @@
 """The sections of a recipe that all jobs share, and their keys; units stand beside the numbers."""
 
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from everyhead.training.optimizers import OPTIMIZERS
 from everyhead.training.precision import PRECISIONS
@@ -16,6 +23,15 @@ Rivals = tuple[tuple[str, ...], ...]
 
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_switch_is_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """Python counts with true as with 1."""
+        kind = cls.model_fields[str(info.field_name)].annotation
+        if isinstance(value, bool) and bool not in (kind, *get_args(kind)):
+            raise ValueError(f"{str(value).lower()} is a switch, and this key is none")
+        return value
 
 
 class TrainRecipe(Section):
