@@ -22,9 +22,9 @@ finished, and the best open beam, were it to end where it is (s / tᵅ), would n
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from everyhead.generation.choosing import NEVER, Candidates, candidates
 from everyhead.generation.hypotheses import (
     EncoderDecoder,
     Hypothesis,
@@ -33,8 +33,6 @@ from everyhead.generation.hypotheses import (
     score_of,
 )
 from everyhead.generation.open_rows import smaller
-
-NEVER = float("-inf")
 
 
 class Open(NamedTuple):
@@ -47,17 +45,6 @@ class Open(NamedTuple):
 
     def select(self, index: Tensor) -> "Open":
         return Open(*(x.index_select(0, index) for x in self))
-
-
-class Candidates(NamedTuple):
-    """Continuations of each sentence's beams, best first, (n, k) each."""
-
-    sums: Tensor
-    parent: Tensor  # the beam that is continued
-    token: Tensor
-
-    def gather(self, rank: Tensor) -> "Candidates":
-        return Candidates(*(x.gather(1, rank) for x in self))
 
 
 class Stop(NamedTuple):
@@ -127,8 +114,8 @@ def beam_search(
     further: tuple[int, ...] = getattr(model.config, "more_eos_ids", ())
     for step in range(1, longest + 1):
         hidden = model.decode(last.view(-1, 1), memory, cache=cache)  # (n·w, 1, C)
-        log_probs = model.head(hidden[:, -1]).float().log_softmax(-1)  # (n·w, V)
-        best = candidates(log_probs, open_.sums, (2 + len(further)) * beam)
+        logits = model.head(hidden[:, -1])  # (n·w, V)
+        best = candidates(logits, open_.sums, (2 + len(further)) * beam)
         ends = best.token == model.config.eos_id
         for other in further:
             ends |= best.token == other
@@ -148,20 +135,6 @@ def beam_search(
                 memory = kept(memory, cache, stay)
         cache.reorder(rows.flatten())
     return [pool[: stop.n_best] for pool in pools.best]
-
-
-def candidates(log_probs: Tensor, sums: Tensor, k: int) -> Candidates:
-    """The best k continuations; log_probs (n·w, V) and sums (n, w) → (n, k) each.
-
-    Where fewer than k exist the rest has the sum −∞.
-    """
-    n, width = sums.shape
-    totals = (log_probs.view(n, width, -1) + sums[:, :, None]).flatten(1)  # (n, w·V)
-    best, index = totals.topk(min(k, totals.shape[1]))
-    missing = (0, k - best.shape[1])
-    best, index = F.pad(best, missing, value=NEVER), F.pad(index, missing)
-    n_tokens = log_probs.shape[1]
-    return Candidates(best, index // n_tokens, index % n_tokens)
 
 
 def going_on(best: Candidates, ends: Tensor, beam: int) -> Candidates:

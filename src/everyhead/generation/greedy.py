@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from everyhead.generation.choosing import candidates
 from everyhead.generation.hypotheses import (
     EncoderDecoder,
     Hypothesis,
@@ -49,9 +50,9 @@ def greedy(
     last = source.new_full((source.shape[0],), model.config.pad_id)  # decoding starts from padding
     for step in range(1, longest + 1):
         hidden = model.decode(last[:, None], memory, cache=cache)  # (n, 1, C)
-        log_probs = model.head(hidden[:, -1]).float().log_softmax(-1)  # (n, V)
-        best, last = log_probs.max(-1)
-        rows.log_prob.add_(best)
+        best = candidates(model.head(hidden[:, -1]), rows.log_prob[:, None], 1)
+        rows.log_prob.copy_(best.sums[:, 0])
+        last = best.token[:, 0]
         rows.tokens[:, step - 1] = last
         ended = last == model.config.eos_id
         new = (ended | (rows.limit <= step)) & ~rows.done

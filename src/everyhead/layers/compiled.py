@@ -168,6 +168,7 @@ def _opened(place: Path) -> ctypes.CDLL:
         ("drop", None, (pointer, few)),
         ("philox", None, (number, number, pointer)),
         ("cross_entropy", None, (pointer, few)),
+        ("continuations", None, (pointer, pointer, few)),
     ):
         function = getattr(programs, name)
         function.restype, function.argtypes = result, arguments

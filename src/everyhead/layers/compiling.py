@@ -17,13 +17,14 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-HEADERS = ("products.h", "attention.h")
+HEADERS = ("products.h", "attention.h", "logits.h")
 SOURCES = (
     "rows.c",
     "step.c",
     "packed_attention.c",
     "dropout.c",
     "cross_entropy.c",
+    "continuations.c",
 )
 PLAIN = ("-O3", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 # The first that the compiler takes: with threads; with one alone; for any processor of the kind.
